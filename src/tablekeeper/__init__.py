@@ -1,0 +1,1 @@
+"""Apache Hudi tables from Python, on Spark."""

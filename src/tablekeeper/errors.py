@@ -1,0 +1,83 @@
+"""Every error that leaves this package, chosen by what the caller should do next.
+
+One root class, and a subclass only where a caller would act differently. Messages name
+the table or file concerned and end with the next step; the same facts are typed fields.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CommitOutcomeUnknownError",
+    "ConflictError",
+    "CorruptTableError",
+    "FencedError",
+    "InvalidRequestError",
+    "LockNotAcquiredError",
+    "NotFoundError",
+    "StorageError",
+    "TablekeeperError",
+    "UnsupportedFeatureError",
+]
+
+
+class TablekeeperError(Exception):
+    """Root of all errors raised by tablekeeper."""
+
+
+class InvalidRequestError(TablekeeperError):
+    """The request cannot be carried out as made: change the call. The table is unchanged."""
+
+
+class UnsupportedFeatureError(TablekeeperError):
+    """The table or request needs a Hudi feature that this version does not handle."""
+
+
+class CorruptTableError(TablekeeperError):
+    """Bytes of the table do not decode. `file` names the object, `reason` what is wrong in it."""
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        super().__init__(f"{file}: {reason}. Restore the file from a backup, or run `tablekeeper doctor` on the table.")
+        self.file = file
+        self.reason = reason
+
+
+class StorageError(TablekeeperError):
+    """The store answered with an error that retrying did not cure."""
+
+    def __init__(self, message: str, *, path: str = "", transient: bool = False) -> None:
+        super().__init__(message)
+        self.path = path
+        self.transient = transient
+
+
+class NotFoundError(StorageError):
+    """The object asked for does not exist."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path}: no such file", path=path)
+
+
+class ConflictError(TablekeeperError):
+    """Another commit changed the same file groups: retry on a new snapshot. Nothing was committed."""
+
+    def __init__(self, message: str, *, instant: str, beaten_by: str, file_groups: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.instant = instant
+        self.beaten_by = beaten_by
+        self.file_groups = file_groups
+
+
+class FencedError(TablekeeperError):
+    """This writer lost its lock, heartbeat or inflight instant: stop, and touch nothing more."""
+
+
+class CommitOutcomeUnknownError(TablekeeperError):
+    """The final write may or may not have landed: reload the timeline before deciding."""
+
+    def __init__(self, message: str, *, instant: str) -> None:
+        super().__init__(message)
+        self.instant = instant
+
+
+class LockNotAcquiredError(TablekeeperError):
+    """The table lock was not free within the time allowed: try again, or see who holds it."""

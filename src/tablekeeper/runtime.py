@@ -1,0 +1,162 @@
+"""Time, identity, randomness and threads: the only module that touches them.
+
+Everything else is handed a `Runtime`, so that a simulator can own the clock, make ids
+repeatable and decide the order in which concurrent work happens.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+__all__ = ["SYSTEM_RUNTIME", "Clock", "Ids", "Periodic", "Runtime", "SystemClock", "SystemIds", "Threads"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds on a clock that never goes back, for measuring durations."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+        ...
+
+
+class Ids(Protocol):
+    """Where identities and jitter come from."""
+
+    def uuid(self) -> str:
+        """A random UUID in its usual text form."""
+        ...
+
+    def number(self, bound: int) -> int:
+        """A random whole number from 0 up to, not including, `bound`."""
+        ...
+
+    def jitter(self) -> float:
+        """A random number in [0, 1)."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class SystemIds:
+    """The operating system's randomness."""
+
+    def uuid(self) -> str:
+        return str(uuid.uuid4())
+
+    def number(self, bound: int) -> int:
+        return random.SystemRandom().randrange(bound)
+
+    def jitter(self) -> float:
+        return random.random()
+
+
+class Periodic:
+    """Runs `action` every `interval_s` seconds on a daemon thread until stopped.
+
+    An exception ends the loop and is kept in `failure`: the owner decides what it means.
+    """
+
+    def __init__(self, action: Callable[[], None], *, interval_s: float, name: str) -> None:
+        self._action = action
+        self._interval_s = interval_s
+        self._stopped = threading.Event()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            try:
+                self._action()
+            except BaseException as error:
+                self.failure = error
+                return
+
+    def stop(self) -> None:
+        """End the loop and wait for a running action to finish."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+class Threads:
+    """Threads for bounded parallel work and for periodic background actions."""
+
+    def every(self, interval_s: float, action: Callable[[], None], *, name: str) -> Periodic:
+        """Start `action` as a periodic background loop."""
+        return Periodic(action, interval_s=interval_s, name=name)
+
+    def lock(self) -> AbstractContextManager[bool]:
+        """A mutex between threads of this process."""
+        return threading.Lock()
+
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 16) -> list[R]:
+        """`[function(i) for i in items]` on at most `width` threads, in the order of `items`."""
+        work = list(items)
+        if width <= 1 or len(work) <= 1:
+            return [function(item) for item in work]
+        with ThreadPoolExecutor(max_workers=min(width, len(work))) as pool:
+            return list(pool.map(function, work))
+
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T], *, width: int) -> Iterator[R]:
+        """Results as they come; at most `width` calls run, and at most `2 * width` are queued.
+
+        `items` is drawn on the caller's thread, so that a lazy source is never read ahead without bound.
+        """
+        source = iter(items)
+        with ThreadPoolExecutor(max_workers=max(1, width)) as pool:
+            running: set[Future[R]] = set()
+            exhausted = False
+            while True:
+                while not exhausted and len(running) < 2 * width:
+                    try:
+                        running.add(pool.submit(function, next(source)))
+                    except StopIteration:
+                        exhausted = True
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The components that make a run repeatable, handed to everything that needs them."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=SystemIds)
+    threads: Threads = field(default_factory=Threads)
+
+
+SYSTEM_RUNTIME = Runtime()
