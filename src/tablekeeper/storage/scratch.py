@@ -1,0 +1,218 @@
+"""How files of a file system become visible: written aside, moved into place, guarded by a lock.
+
+The scratch directory must be on the file system of the files that are published from it. It holds unpublished
+files and the lock's side file, nothing else; what dead processes left there is removed after a day.
+
+Whoever changes or removes an existing file holds the lock shared; a conditional replacement holds it exclusively,
+so nothing can come between its comparison and its rename. Creating a file that must not exist needs no lock: a
+hard link never touches an existing name.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tablekeeper.errors import StorageError
+from tablekeeper.runtime import Runtime
+
+__all__ = ["Scratch", "remove_file"]
+
+T = TypeVar("T")
+
+_LOCK_NAME = "publish.lock"
+_ABANDONED_AFTER_NS = 24 * 3600 * 1_000_000_000
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}
+_NO_FILE_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+
+
+class Scratch:
+    """The scratch directory of one store, and the ways out of it."""
+
+    def __init__(self, directory: Path, *, fsync: bool, runtime: Runtime) -> None:
+        self._directory = directory
+        self._fsync = fsync
+        self._runtime = runtime
+        self._exclusive = runtime.threads.lock()
+        self._swept = False
+
+    @contextmanager
+    def holding(self, data: bytes) -> Iterator[Path]:
+        """An unpublished file with `data`; gone afterwards unless it was published.
+
+        The sub-millisecond digits of its time are random: the same bytes written twice within one tick of the
+        file system's clock, on a reused inode, are still told apart.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        temporary, descriptor = self.create(lambda path: os.open(path, flags, 0o666))
+        try:
+            try:
+                _write_all(descriptor, data)
+                facts = os.fstat(descriptor)
+                tick_ns = facts.st_mtime_ns - facts.st_mtime_ns % 1_000_000
+                os.utime(descriptor, ns=(facts.st_atime_ns, tick_ns + self._runtime.ids.number(1_000_000)))
+            finally:
+                os.close(descriptor)
+            self.sync(temporary)
+            yield temporary
+        finally:
+            remove_file(temporary)
+
+    def create(self, opener: Callable[[Path], T]) -> tuple[Path, T]:
+        """A new name in the scratch directory and what `opener` made of it."""
+        temporary = self._directory / f"{os.getpid()}-{self._runtime.ids.uuid()}"
+        opened = self._within(lambda: opener(temporary))
+        if not self._swept:
+            self._swept = True
+            self._remove_abandoned(temporary)
+        return temporary, opened
+
+    def publish(self, temporary: Path, target: Path) -> None:
+        """Move the file to `target`, over whatever file is there. The caller holds the lock."""
+        remove_file(_sidecar(target))
+        self._with_parent(target, lambda: temporary.replace(target))
+        self.sync(target.parent)
+
+    def publish_if_absent(self, temporary: Path, target: Path) -> bool:
+        """Give the file the name `target` unless that is taken."""
+        remove_file(_sidecar(target))
+        try:
+            self._with_parent(target, lambda: target.hardlink_to(temporary))
+        except FileExistsError:
+            # A network file system may report a link that it made itself and whose answer was lost.
+            return temporary.stat().st_nlink > 1
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            raise StorageError(
+                f"{target}: cannot create: this file system refuses hard links, which creating a file exactly once "
+                "needs. Keep the table on a file system that has them.",
+                path=str(target),
+            ) from error
+        self.sync(target.parent)
+        return True
+
+    def remove(self, target: Path) -> None:
+        """Remove `target` and its checksum sidecar, if there; a directory stays."""
+        remove_file(_sidecar(target))
+        # Where nothing is, no scratch directory is made only to hold the lock.
+        if os.path.lexists(target):
+            with self.shared():
+                remove_file(target)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold the lock among others that change files unconditionally.
+
+        Where the file system has no locks this is no lock: nobody can hold it exclusively there either.
+        """
+        try:
+            descriptor = self._locked(fcntl.LOCK_SH)
+        except OSError as error:
+            if error.errno not in _NO_FILE_LOCKS:
+                raise
+            descriptor = -1
+        try:
+            yield
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the lock alone, among threads and processes."""
+        with self._exclusive:
+            try:
+                descriptor = self._locked(fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_FILE_LOCKS:
+                    raise
+                raise StorageError(
+                    f"{self._directory}: cannot lock: this file system has no file locks, which replacing a file "
+                    "conditionally needs. Keep the table on a file system that has them.",
+                    path=str(self._directory),
+                ) from error
+            try:
+                yield
+            finally:
+                os.close(descriptor)
+
+    def sync(self, location: Path) -> None:
+        """Force a file or directory to disk, if this store does that at all."""
+        if not self._fsync:
+            return
+        descriptor = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _locked(self, operation: int) -> int:
+        """A descriptor of the side file that holds the lock; closing it releases the lock."""
+        path = self._directory / _LOCK_NAME
+        while True:
+            descriptor = self._within(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            try:
+                fcntl.flock(descriptor, operation)
+                # Someone may have removed the whole directory meanwhile: a lock on an unlinked file guards nothing.
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _within(self, create: Callable[[], T]) -> T:
+        try:
+            return create()
+        except FileNotFoundError:
+            self._make_directories(self._directory)
+            return create()
+
+    def _with_parent(self, target: Path, publish: Callable[[], object]) -> None:
+        try:
+            publish()
+        except FileNotFoundError:
+            self._make_directories(target.parent)
+            publish()
+
+    def _make_directories(self, directory: Path) -> None:
+        missing = [directory] if self._fsync else []
+        while missing and not missing[-1].parent.exists():
+            missing.append(missing[-1].parent)
+        directory.mkdir(parents=True, exist_ok=True)
+        for created in missing:
+            self.sync(created.parent)
+
+    def _remove_abandoned(self, fresh: Path) -> None:
+        """Remove old leftovers. `fresh` tells the time: the file system's clock may differ from ours."""
+        now_ns = fresh.stat().st_mtime_ns
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    age_ns = now_ns - entry.stat(follow_symlinks=False).st_mtime_ns
+                    if entry.name != _LOCK_NAME and age_ns > _ABANDONED_AFTER_NS:
+                        remove_file(Path(entry.path))
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it is there."""
+    with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        path.unlink()
+
+
+def _sidecar(target: Path) -> Path:
+    return target.with_name(f".{target.name}.crc")
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
