@@ -1,0 +1,134 @@
+# tablekeeper: every task of the project, from a clean checkout with Python 3.11+, Java 17+ and make.
+#
+# Environments are made from the hashed lock files in requirements/ and remembered by a stamp inside them,
+# so that a target reinstalls only after a lock file or pyproject.toml has changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+VENV_INTEROP := .venv-interop
+STAMP := $(VENV)/.installed
+STAMP_INTEROP := $(VENV_INTEROP)/.installed
+BIN := $(VENV)/bin
+BIN_INTEROP := $(VENV_INTEROP)/bin
+
+HUDI_VERSION := 1.2.0
+HUDI_ARTIFACT := hudi-spark3.5-bundle_2.12
+HUDI_BUNDLE := $(HOME)/.m2/repository/org/apache/hudi/$(HUDI_ARTIFACT)/$(HUDI_VERSION)/$(HUDI_ARTIFACT)-$(HUDI_VERSION).jar
+
+# Extra arguments for pytest: make test PYTEST_ARGS="-k timeline -x"
+PYTEST_ARGS ?=
+# Rows of the benchmark; empty means the full size.
+ROWS ?=
+
+# The first of the names given that is a Python 3.11 or newer; a message and failure if there is none.
+define find_python
+for name in $(PYTHON) $(1); do \
+  if command -v "$$name" >/dev/null 2>&1 && "$$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+    found="$$name"; break; \
+  fi; \
+done; \
+if [ -z "$${found:-}" ]; then \
+  echo "tablekeeper needs Python 3.11 or newer with venv; tried: $(PYTHON) $(1). Install one, or name yours: make $@ PYTHON=/path/to/python3" >&2; exit 1; \
+fi
+endef
+
+# Spark's own launcher takes JAVA_HOME before the PATH, so the check does the same.
+define need_java
+java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+if ! command -v "$$java" >/dev/null 2>&1; then \
+  echo "Spark needs Java 17 or newer, and '$$java' is not there. Install a JDK or JRE, or set JAVA_HOME." >&2; exit 1; \
+fi; \
+major="$$("$$java" -version 2>&1 | sed -nE 's/.* version "([0-9]+).*/\1/p' | head -n 1)"; \
+if [ "$${major:-0}" -lt 17 ]; then \
+  echo "Spark needs Java 17 or newer, and '$$java' is version $${major:-unknown}. Install a newer one, or set JAVA_HOME." >&2; exit 1; \
+fi
+endef
+
+define install
+if [ ! -x $(1)/bin/python ]; then $(call find_python,$(3)); "$$found" -m venv $(1); fi; \
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(2); \
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .; \
+touch $(1)/.installed
+endef
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r target text; do printf '  make %-9s %s\n' "$$target" "$$text"; done
+
+.PHONY: env
+env: $(STAMP) ## Make .venv: newest PySpark 4.x, tests and tools
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	@echo "installing $(VENV) from $<"
+	@$(call install,$(VENV),$<,python3 python3.13 python3.12 python3.11 python3.14)
+
+# PySpark 3.5 is happiest on the Pythons of its time, so those come first here.
+$(STAMP_INTEROP): requirements/interop.lock pyproject.toml
+	@echo "installing $(VENV_INTEROP) from $<"
+	@$(call install,$(VENV_INTEROP),$<,python3.11 python3.12 python3 python3.13)
+
+$(HUDI_BUNDLE):
+	@command -v mvn >/dev/null 2>&1 || { echo "Comparing with Java Hudi needs Maven (mvn) to fetch $(HUDI_ARTIFACT) $(HUDI_VERSION). Install Maven." >&2; exit 1; }
+	@echo "fetching $(HUDI_ARTIFACT) $(HUDI_VERSION) with Maven"
+	@mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.6.1:get \
+	  -Dartifact=org.apache.hudi:$(HUDI_ARTIFACT):$(HUDI_VERSION) -Dtransitive=false
+	@test -s "$@" || { echo "Maven reported success, but $@ is not there. Is another local repository configured?" >&2; exit 1; }
+
+.PHONY: java
+java:
+	@$(need_java)
+
+.PHONY: demo
+demo: java $(STAMP) ## A guided tour on local Spark, about two minutes
+	@$(BIN)/python -m tablekeeper.demo
+
+.PHONY: test
+test: java $(STAMP) ## All tests that need PyPI only (no Java Hudi, no browser)
+	$(BIN)/python -m pytest -m "not interop and not browser" --durations=10 $(PYTEST_ARGS)
+
+.PHONY: interop
+interop: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Java Hudi 1.2.0 and hudi-rs against us, on PySpark 3.5.8
+	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m pytest tests/interop --durations=10 $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
+	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python bench/run.py $(if $(ROWS),--rows $(ROWS))
+
+.PHONY: check
+check: $(STAMP) ## Style, types, layers and the rules of the code base
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/tidy -q $(PYTEST_ARGS)
+
+.PHONY: docs
+docs: $(STAMP) ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+.PHONY: ci
+ci: ## What CI runs: check, docs, test, interop
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory docs
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory interop
+
+.PHONY: lock
+lock: $(STAMP) ## Renew the lock files (LOCK_ARGS=--upgrade for newer releases)
+	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra dev --extra docs --output-file requirements/dev.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra dev --extra interop --extra bench --output-file requirements/interop.lock \
+	  pyproject.toml requirements/interop.in
+
+LOCK_FLAGS = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(LOCK_ARGS)
+LOCK_ARGS ?=
+
+.PHONY: clean
+clean: ## Remove the environments and everything that was built
+	rm -rf $(VENV) $(VENV_INTEROP) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

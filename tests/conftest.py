@@ -1,0 +1,99 @@
+"""What every test shares: markers from folders, one Spark session for the whole run, fresh table paths.
+
+A test is marked after the folder of `tests/` it lies in (`tests/unit` -> `unit`), and with `spark` if it
+uses the session, so that no test can be left out of a run by a forgotten decorator. A test in no such
+folder is refused. A folder can add session settings by overriding `spark_settings`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+FOLDER_MARKERS = (
+    "unit",
+    "property",
+    "contract",
+    "scenario",
+    "sim",
+    "golden",
+    "interop",
+    "server",
+    "browser",
+    "tidy",
+)
+
+
+def folder_marker(path: Path) -> str | None:
+    """The marker of a test file: the first folder below `tests/`, if it is one of ours."""
+    if not path.is_relative_to(TESTS):
+        return None
+    first = path.relative_to(TESTS).parts[0]
+    return first if first in FOLDER_MARKERS else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test; refuse one that lies in no known folder."""
+    for item in items:
+        marker = folder_marker(item.path)
+        if marker is None:
+            raise pytest.UsageError(f"{item.path}: put this test into one of {', '.join(FOLDER_MARKERS)} below tests/")
+        item.add_marker(marker)
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark_settings() -> Mapping[str, str]:
+    """Settings on top of the usual ones; a folder that needs more (a jar, say) overrides this fixture."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def spark(spark_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one local Spark session of this run: two cores, UTC, no UI, quiet."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  (most runs of a few tests need no JVM)
+
+    # Python workers start from the environment of the JVM, so they find the project even when it is not installed.
+    roots = [str(TESTS.parent), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(root for root in roots if root)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    home = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={home}",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **spark_settings,
+    }
+    builder = SparkSession.builder.master("local[2]").appName("tablekeeper-tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def table_path(tmp_path: Path) -> str:
+    """An absolute path where no table is yet."""
+    return str(tmp_path / "table")
+
+
+@pytest.fixture
+def table_uri(table_path: str) -> str:
+    """The same path as a `file://` URI."""
+    return Path(table_path).as_uri()
