@@ -1,0 +1,210 @@
+"""Settings of locks, heartbeats and conflict detection, under the keys that Java users know.
+
+Defaults are Java's but for one: `client.num_retries` is 0 where Java has 50, so that a lock that is
+stuck is reported after a minute and not after an hour.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tablekeeper.errors import InvalidRequestError
+
+__all__ = ["LOCK_OPTIONS", "CandidateStrategy", "ConflictSettings", "HeartbeatSettings", "LockSettings"]
+
+_PREFIX = "hoodie.write.lock."
+_PROVIDER = _PREFIX + "provider"
+_PATH = _PREFIX + "filesystem.path"
+_EXPIRE = _PREFIX + "filesystem.expire"
+_WAIT = _PREFIX + "wait_time_ms"
+_PAUSE = _PREFIX + "wait_time_ms_between_retry"
+_LONGEST_PAUSE = _PREFIX + "max_wait_time_ms_between_retry"
+_PROVIDER_RETRIES = _PREFIX + "num_retries"
+_RETRIES = _PREFIX + "client.num_retries"
+_RETRY_PAUSE = _PREFIX + "client.wait_time_ms_between_retry"
+_VALIDITY = _PREFIX + "storage.validity.timeout.secs"
+_RENEWAL = _PREFIX + "storage.renew.interval.secs"
+_RENEWAL_OLD = _PREFIX + "storage.heartbeat.poll.secs"
+_STRATEGY = _PREFIX + "conflict.resolution.strategy"
+_UPDATES = "hoodie.clustering.updates.strategy"
+_BEAT = "hoodie.client.heartbeat.interval_in_ms"
+_MISSES = "hoodie.client.heartbeat.tolerable.misses"
+
+_TRANSACTION = "org.apache.hudi.client.transaction."
+_SIMPLE = "SimpleConcurrentFileWritesConflictResolutionStrategy"
+_END_TIMESTAMP = "EndTimestampBasedConcurrentFileWritesConflictResolutionStrategy"
+_REJECT_UPDATES = "SparkRejectUpdateStrategy"
+_ALLOW_UPDATES = "SparkAllowUpdateStrategy"
+_UPDATE_PACKAGE = "org.apache.hudi.client.clustering.update.strategy."
+
+LOCK_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
+    (_PROVIDER, None, str, "Lock provider class as in Java; chosen by the kind of path if not given."),
+    (_PATH, None, str, "Directory of the file system lock; `.hoodie` of the table by default."),
+    (_EXPIRE, "0", int, "Minutes after which a file system lock that is not renewed counts as abandoned; 0 is never."),
+    (_WAIT, "60000", int, "Milliseconds that one attempt waits for the lock."),
+    (_PAUSE, "1000", int, "Longest pause between two looks at a lock that is held, in milliseconds."),
+    (_LONGEST_PAUSE, "16000", int, "Accepted for Java's sake; pauses are bounded by the key without `max_`."),
+    (_PROVIDER_RETRIES, "15", int, "Accepted for Java's sake; waiting for a lock is bounded by time alone."),
+    (_RETRIES, "0", int, "How many more attempts follow one that waited in vain."),
+    (_RETRY_PAUSE, "5000", int, "Milliseconds between such attempts."),
+    (_VALIDITY, "300", int, "Seconds that a lock is good for without being renewed."),
+    (_RENEWAL, "30", int, "Seconds between renewals of a lock that is held."),
+    (_RENEWAL_OLD, None, int, "Older name of the renewal interval."),
+    (_STRATEGY, _TRANSACTION + _SIMPLE, str, "Which completed instants a commit is checked against."),
+    (
+        _UPDATES,
+        _UPDATE_PACKAGE + _REJECT_UPDATES,
+        str,
+        "Whether writers may update files that are being clustered.",
+    ),
+    (_BEAT, "60000", int, "Milliseconds between heartbeats of a running write."),
+    (_MISSES, "2", int, "Heartbeats that may be missed before a write counts as dead."),
+)
+"""Known options as (name, default, type, meaning)."""
+
+_DEFAULTS = {name: default for name, default, _, _ in LOCK_OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class LockSettings:
+    """How the table lock is chosen, waited for and kept. `provider` is a Java class name, or None: by the path."""
+
+    provider: str | None = None
+    file_system_path: str | None = None
+    file_system_expire_minutes: int = 0
+    wait_ms: int = 60_000
+    pause_ms: int = 1_000
+    retries: int = 0
+    retry_pause_ms: int = 5_000
+    validity_s: int = 300
+    renew_interval_s: int = 30
+
+    def __post_init__(self) -> None:
+        _at_least(_EXPIRE, self.file_system_expire_minutes, 0)
+        _at_least(_WAIT, self.wait_ms, 0)
+        _at_least(_PAUSE, self.pause_ms, 1)
+        _at_least(_RETRIES, self.retries, 0)
+        _at_least(_RETRY_PAUSE, self.retry_pause_ms, 0)
+        _at_least(_RENEWAL, self.renew_interval_s, 1)
+        _at_least(_VALIDITY, self.validity_s, 10)
+        if self.validity_s < 10 * self.renew_interval_s:
+            raise InvalidRequestError(
+                f"{_VALIDITY} ({self.validity_s}) must be at least ten times {_RENEWAL} ({self.renew_interval_s}), "
+                f"so that a few failed renewals do not cost the lock. Raise the one or lower the other."
+            )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> LockSettings:
+        """From options by name; the defaults where they say nothing."""
+        renewal = _RENEWAL if _RENEWAL in options or _RENEWAL_OLD not in options else _RENEWAL_OLD
+        return cls(
+            provider=options.get(_PROVIDER) or None,
+            file_system_path=options.get(_PATH) or None,
+            file_system_expire_minutes=_whole(options, _EXPIRE),
+            wait_ms=_whole(options, _WAIT),
+            pause_ms=_whole(options, _PAUSE),
+            retries=_whole(options, _RETRIES),
+            retry_pause_ms=_whole(options, _RETRY_PAUSE),
+            validity_s=_whole(options, _VALIDITY),
+            renew_interval_s=_whole(options, renewal),
+        )
+
+    @property
+    def acquire_timeout_s(self) -> float:
+        """How long to wait for the lock in all: every attempt and the pauses between them."""
+        return (self.wait_ms + self.retries * (self.retry_pause_ms + self.wait_ms)) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """How often a running write shows that it lives, and when silence means that it is dead.
+
+    `skew_allowance_ms` is granted to others on top, for clocks that differ between us, them and the store.
+    """
+
+    interval_ms: int = 60_000
+    tolerable_misses: int = 2
+    skew_allowance_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        _at_least(_BEAT, self.interval_ms, 1_000)
+        _at_least(_MISSES, self.tolerable_misses, 1)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> HeartbeatSettings:
+        """From options by name; the defaults where they say nothing."""
+        return cls(interval_ms=_whole(options, _BEAT), tolerable_misses=_whole(options, _MISSES))
+
+    @property
+    def tolerance_ms(self) -> int:
+        """Silence that is still no proof of death."""
+        return self.interval_ms * self.tolerable_misses
+
+
+class CandidateStrategy(enum.Enum):
+    """Which completed instants a commit is checked against."""
+
+    START_TIMESTAMP = _SIMPLE
+    END_TIMESTAMP = _END_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictSettings:
+    """How conflicts are found. With `allow_updates` ingestion wins over clustering that is not completed."""
+
+    strategy: CandidateStrategy = CandidateStrategy.START_TIMESTAMP
+    allow_updates: bool = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> ConflictSettings:
+        """From options by name; class names are taken with or without their package."""
+        return cls(
+            strategy=_strategy(options.get(_STRATEGY, _SIMPLE).rpartition(".")[2]),
+            allow_updates=_allows_updates(options.get(_UPDATES, _REJECT_UPDATES).rpartition(".")[2]),
+        )
+
+
+_REMOVED = {
+    "BucketIndexConcurrentFileWritesConflictResolutionStrategy": (
+        "tables with a bucket index are recognised and compared by bucket without it"
+    ),
+    "IngestionPrimaryWriterBasedConflictResolutionStrategy": (
+        f"set {_UPDATES}={_ALLOW_UPDATES} to let ingestion win over clustering"
+    ),
+    "PreferWriterConflictResolutionStrategy": (
+        f"use {_END_TIMESTAMP} and set {_UPDATES}={_ALLOW_UPDATES} to let ingestion win over clustering"
+    ),
+}
+
+
+def _strategy(name: str) -> CandidateStrategy:
+    if name in _REMOVED:
+        raise InvalidRequestError(
+            f"{_STRATEGY}: {name} is not a strategy of its own here: {_REMOVED[name]}. Remove it."
+        )
+    try:
+        return CandidateStrategy(name)
+    except ValueError:
+        known = " or ".join(strategy.value for strategy in CandidateStrategy)
+        raise InvalidRequestError(f"{_STRATEGY}: {name!r} is not known. Use {known}.") from None
+
+
+def _allows_updates(name: str) -> bool:
+    if name not in (_ALLOW_UPDATES, _REJECT_UPDATES):
+        raise InvalidRequestError(f"{_UPDATES}: {name!r} is not known. Use {_REJECT_UPDATES} or {_ALLOW_UPDATES}.")
+    return name == _ALLOW_UPDATES
+
+
+def _whole(options: Mapping[str, str], name: str) -> int:
+    text = options.get(name) or _DEFAULTS[name] or ""
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidRequestError(f"{name}: {text!r} is not a whole number. Correct or remove it.") from None
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidRequestError(f"{name}: {value} is too small, the least is {least}. Raise it.")

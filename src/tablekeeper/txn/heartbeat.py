@@ -1,0 +1,161 @@
+"""Heartbeats: how a running write shows that it lives, so that nobody rolls it back.
+
+Java's files: `.hoodie/.heartbeat/<instant>`, empty, rewritten again and again; what counts is the
+modification time. A missing file means that nobody is at work on the instant.
+
+Two clocks meet here. The file's time is the store's (on an object store) or the writer's (on a local
+file system), the time it is compared with is ours. The choices made:
+
+- Others are declared dead late: the tolerance of the settings plus an allowance for skew, and a
+  heartbeat from the future counts as alive. Rolling back a live write costs more than waiting.
+- We declare ourselves dead early: after nine tenths of the tolerance without a successful renewal,
+  by the monotonic or by the wall clock, whichever says more, counted from before the renewal began.
+  Once that has happened, or somebody removed the file, the heartbeat is over for good: others may be
+  rolling the write back, so that nothing more may be published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tablekeeper.config.lock_settings import HeartbeatSettings
+from tablekeeper.errors import FencedError, StorageError
+from tablekeeper.model import RequestedTime, join_path
+from tablekeeper.runtime import Runtime
+from tablekeeper.storage.protocol import Storage
+
+__all__ = ["Heartbeat", "HeartbeatSettings", "HeartbeatView", "delete_heartbeat", "load_heartbeats", "start_heartbeat"]
+
+_DIRECTORY = ".hoodie/.heartbeat"
+_LOG = logging.getLogger(__name__)
+_USABLE = 0.9
+
+
+def start_heartbeat(
+    storage: Storage, instant: RequestedTime, *, settings: HeartbeatSettings, runtime: Runtime
+) -> Heartbeat:
+    """Write the heartbeat of `instant` and keep renewing it.
+
+    Whether somebody else has one for the same instant is the caller's question, to be asked under the table lock.
+    """
+    return Heartbeat(storage, instant, settings=settings, runtime=runtime)
+
+
+def load_heartbeats(storage: Storage, *, settings: HeartbeatSettings, runtime: Runtime) -> HeartbeatView:
+    """All heartbeats of the table as of now."""
+    now_ms = runtime.clock.now_ms()
+    ages = {
+        RequestedTime(info.name): (now_ms - info.modified_ms) / 1000
+        for info in storage.list_files(_DIRECTORY)
+        if info.name.isascii() and info.name.isdigit()
+    }
+    return HeartbeatView(ages=ages, patience_s=(settings.tolerance_ms + settings.skew_allowance_ms) / 1000)
+
+
+def delete_heartbeat(storage: Storage, instant: RequestedTime) -> None:
+    """Remove what a dead writer left: after its instant was rolled back, or found completed."""
+    storage.delete(_path(instant))
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatView:
+    """Heartbeats at one moment: `ages` in seconds by instant, negative for one from the future."""
+
+    ages: Mapping[RequestedTime, float] = field(default_factory=dict)
+    patience_s: float = 0.0
+
+    def is_active(self, instant: RequestedTime) -> bool:
+        """True if a writer is, or may be, at work on `instant`."""
+        age_s = self.ages.get(instant)
+        return age_s is not None and age_s <= self.patience_s
+
+
+class Heartbeat:
+    """The heartbeat of one write of ours. Leaving the `with` block stops it."""
+
+    def __init__(
+        self, storage: Storage, instant: RequestedTime, *, settings: HeartbeatSettings, runtime: Runtime
+    ) -> None:
+        self.instant = instant
+        self._storage = storage
+        self._path = _path(instant)
+        self._usable_s = settings.tolerance_ms / 1000 * _USABLE
+        self._clock = runtime.clock
+        self._mutex = runtime.threads.lock()
+        self._over: str | None = None
+        self._is_stopped = False
+        self._beat_s, self._beat_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        storage.put(self._path, b"")
+        # With few tolerable misses the configured interval would leave no room for one renewal that is late.
+        interval_s = min(settings.interval_ms, settings.tolerance_ms / 3) / 1000
+        self._renewal = runtime.threads.every(interval_s, self.renew, name=f"tablekeeper-heartbeat-{instant}")
+
+    def check(self) -> None:
+        """Raise `FencedError` if others may take this write for dead by now. Does no I/O."""
+        with self._mutex:
+            reason = self._ended()
+        if reason is not None:
+            raise FencedError(
+                f"instant {self.instant}: {reason}, so that it may have been rolled back. "
+                f"Nothing was published; reload the table and write again."
+            )
+
+    def renew(self) -> None:
+        """One beat. Faults of the store are borne until the tolerance is used up: the next beat may succeed."""
+        with self._mutex:
+            if self._ended() is not None:
+                return
+        # No mutex from here to the answer: `check` must not wait for a store that hangs.
+        started_s, started_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        try:
+            # Writing blindly would bring back the heartbeat of a write that has been rolled back.
+            is_there = self._storage.stat(self._path) is not None
+            if is_there:
+                self._storage.put(self._path, b"")
+        except StorageError as error:
+            _LOG.warning("instant %s: the heartbeat failed and will be tried again: %s", self.instant, error)
+            return
+        with self._mutex:
+            if self._ended() is not None:
+                return
+            if is_there:
+                self._beat_s, self._beat_ms = started_s, started_ms
+            else:
+                self._over = "its heartbeat was removed by another writer"
+
+    def stop(self) -> None:
+        """End the beating and remove the file. Again does nothing; one that lapsed may be another's and is left."""
+        self._renewal.stop()
+        with self._mutex:
+            is_ours = self._ended() is None
+            self._is_stopped = True
+        if is_ours:
+            try:
+                self._storage.delete(self._path)
+            except StorageError as error:
+                _LOG.warning("instant %s: the heartbeat was left behind and will lapse: %s", self.instant, error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _ended(self) -> str | None:
+        if self._is_stopped:
+            return "its heartbeat was stopped"
+        if self._over is None:
+            silent_s = max(self._clock.monotonic_s() - self._beat_s, (self._clock.now_ms() - self._beat_ms) / 1000)
+            if silent_s >= self._usable_s:
+                self._over = f"its heartbeat could not be renewed for {silent_s:.0f} s"
+        return self._over
+
+
+def _path(instant: RequestedTime) -> str:
+    return join_path(_DIRECTORY, instant.value)

@@ -1,0 +1,180 @@
+"""A lease on one object of a store, kept alive by conditional writes.
+
+Shared by the lock that is a file on a file system and the lock that is a JSON object in a store.
+Invariants:
+
+- The lease counts from *before* the write that started or renewed it, on the monotonic clock and on
+  the wall clock; the shorter view counts. A clock that jumps back cannot lengthen a lease, and a
+  machine that was suspended notices on the wall clock.
+- `check` wants a tenth of the lease to be left, so that the publish that follows it has time.
+- Once lapsed or lost, a lease stays so: it is not revived by a late renewal.
+- A write whose answer got lost is recognised by its content when the next one is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from tablekeeper.errors import FencedError, StorageError
+from tablekeeper.runtime import Runtime
+from tablekeeper.storage.protocol import Storage
+
+__all__ = ["CLOCK_DRIFT_MS", "LeaseTerms", "LockObject", "RenewedLease"]
+
+CLOCK_DRIFT_MS = 500
+"""How far clocks of two writers may be apart before a lease is taken for lapsed; Java allows as much."""
+
+_LOG = logging.getLogger(__name__)
+_RESERVE = 0.1
+
+
+class LockObject(Protocol):
+    """The object behind a lock, for one owner."""
+
+    @property
+    def name(self) -> str:
+        """What to call the lock in messages."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Where it is in the store."""
+        ...
+
+    def encode(self, *, valid_until_ms: int) -> bytes:
+        """Content that says: this owner holds the lock until then."""
+        ...
+
+    def is_mine(self, data: bytes) -> bool:
+        """True if this content says that this owner holds the lock."""
+        ...
+
+    def free(self, version: str) -> None:
+        """Give the lock back, if it is still this owner's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """How long a lease is good for, and how often it is renewed."""
+
+    validity_s: float
+    renew_interval_s: float
+
+
+class RenewedLease:
+    """The lock while held; renewed in the background until it is released."""
+
+    def __init__(
+        self,
+        lock: LockObject,
+        *,
+        storage: Storage,
+        version: str,
+        started_s: float,
+        started_ms: int,
+        terms: LeaseTerms,
+        runtime: Runtime,
+    ) -> None:
+        self._lock = lock
+        self._storage = storage
+        self._version = version
+        self._terms = terms
+        self._clock = runtime.clock
+        self._mutex = runtime.threads.lock()
+        self._acquired_s = started_s
+        self._good_from_s = started_s
+        self._good_from_ms = started_ms
+        self._released_s: float | None = None
+        self._lost: str | None = None
+        self._renewal = runtime.threads.every(terms.renew_interval_s, self.renew, name="tablekeeper-lock-renewal")
+
+    @property
+    def held_s(self) -> float:
+        until_s = self._clock.monotonic_s() if self._released_s is None else self._released_s
+        return until_s - self._acquired_s
+
+    def check(self) -> None:
+        with self._mutex:
+            self._refuse_if_over()
+            current = self._storage.read_versioned(self._lock.path)
+            if current is None:
+                self._lost = "the lock was removed while it was held"
+            elif not self._lock.is_mine(current.data):
+                self._lost = "another writer has taken the lock over"
+            self._refuse_if_over()
+
+    def renew(self) -> None:
+        """Extend the lease. Faults of the store are borne until the lease is over: the next renewal may succeed."""
+        with self._mutex:
+            if self._released_s is not None or self._over() is not None:
+                return
+            try:
+                self._extend()
+            except StorageError as error:
+                _LOG.warning("%s: the lock could not be renewed and will be tried again: %s", self._lock.name, error)
+
+    def release(self) -> None:
+        if self._released_s is not None:
+            return
+        self._renewal.stop()
+        with self._mutex:
+            if self._released_s is not None:
+                return
+            self._released_s = self._clock.monotonic_s()
+            try:
+                # A lapsed lease may be about to be taken over: only who still wins a conditional write may free it.
+                if self._lost is None and (self._remaining_s() > 0 or self._extend()):
+                    self._lock.free(self._version)
+            except StorageError as error:
+                _LOG.warning("%s: the lock was not freed and will lapse by itself: %s", self._lock.name, error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _refuse_if_over(self) -> None:
+        reason = self._over()
+        if reason is not None:
+            raise FencedError(
+                f"{self._lock.name}: {reason}. Nothing was published under it; reload the table and start again."
+            )
+
+    def _over(self) -> str | None:
+        if self._released_s is not None:
+            return "the lock was released before the work under it ended"
+        if self._lost is None and self._remaining_s() <= 0:
+            self._lost = f"the lock was not renewed within its {self._terms.validity_s:g} s, another writer may hold it"
+        return self._lost
+
+    def _remaining_s(self) -> float:
+        spent_s = self._clock.monotonic_s() - self._good_from_s
+        spent_wall_s = (self._clock.now_ms() - self._good_from_ms + CLOCK_DRIFT_MS) / 1000
+        return self._terms.validity_s * (1 - _RESERVE) - max(spent_s, spent_wall_s)
+
+    def _extend(self) -> bool:
+        started_s, started_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        data = self._lock.encode(valid_until_ms=started_ms + int(self._terms.validity_s * 1000))
+        version = self._storage.replace(self._lock.path, data, version=self._version)
+        if version is None:
+            version = self._recover(data)
+        if version is None:
+            self._lost = "another writer has taken the lock over"
+            return False
+        self._version = version
+        self._good_from_s, self._good_from_ms = started_s, started_ms
+        return True
+
+    def _recover(self, data: bytes) -> str | None:
+        """After a refused write: if an earlier one of ours had landed unanswered, write on top of that."""
+        current = self._storage.read_versioned(self._lock.path)
+        if current is None or not self._lock.is_mine(current.data):
+            return None
+        return self._storage.replace(self._lock.path, data, version=current.version)
