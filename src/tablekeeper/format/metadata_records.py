@@ -1,0 +1,433 @@
+"""Records of the metadata table: what they say, how they are stored, how two of one key merge.
+
+Decoded are the four kinds that a writer has to keep in step: the list of partitions (type 1), the
+files of a partition (2), statistics of a column of a file (3) and of a column of a partition (6).
+The record key is the HFile key; inside the value its place is empty.
+
+Merging follows the order of the metadata table's log, later over earlier:
+- partition and file lists are united; a deletion removes the entry, and stays as a tombstone
+  where there is nothing to remove, so that logs may be merged before the base file is read;
+- column statistics replace each other when one of the two is a deletion or when the later one is
+  tight, and otherwise become the union of both ranges.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import functools
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import fastavro
+import xxhash
+
+from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
+from tablekeeper.format.avro_container import NAMESPACE, schema_json
+
+__all__ = [
+    "PARTITION_LIST_KEY",
+    "ColumnRange",
+    "ColumnStatsRecord",
+    "FileEntry",
+    "FileListRecord",
+    "MetadataRecord",
+    "PartitionListRecord",
+    "StatValue",
+    "ValueType",
+    "column_stats_key",
+    "column_stats_record",
+    "decode_metadata_record",
+    "encode_metadata_record",
+    "merge_metadata_records",
+    "metadata_file_group_index",
+    "metadata_partition_name",
+    "metadata_schema_json",
+    "partition_stats_key",
+    "partition_stats_record",
+    "table_partition_path",
+]
+
+PARTITION_LIST_KEY = "__all_partitions__"
+"""Key of the one record that lists the partitions."""
+
+StatValue: TypeAlias = bool | int | float | str | bytes
+"""A statistics bound as stored: dates in days, times in their unit, decimals as big-endian unscaled bytes."""
+
+_NON_PARTITIONED = "."
+_META_COLUMNS = (
+    "_hoodie_commit_time",
+    "_hoodie_commit_seqno",
+    "_hoodie_record_key",
+    "_hoodie_partition_path",
+    "_hoodie_file_name",
+)
+_HASH_SEED = 0xFFFFFFFFDABADABA
+
+
+class ValueType(enum.IntEnum):
+    """Type of the bounds of a column range; the value is the ordinal stored with them."""
+
+    V1 = 0
+    NULL = 1
+    BOOLEAN = 2
+    INT = 3
+    LONG = 4
+    FLOAT = 5
+    DOUBLE = 6
+    STRING = 7
+    BYTES = 8
+    FIXED = 9
+    DECIMAL = 10
+    UUID = 11
+    DATE = 12
+    TIME_MILLIS = 13
+    TIME_MICROS = 14
+    TIMESTAMP_MILLIS = 15
+    TIMESTAMP_MICROS = 16
+    TIMESTAMP_NANOS = 17
+    LOCAL_TIMESTAMP_MILLIS = 18
+    LOCAL_TIMESTAMP_MICROS = 19
+    LOCAL_TIMESTAMP_NANOS = 20
+
+
+_INT_TYPES = frozenset({ValueType.INT, ValueType.DATE, ValueType.TIME_MILLIS})
+_WRAPPER_OF = {
+    ValueType.BOOLEAN: "BooleanWrapper",
+    ValueType.FLOAT: "FloatWrapper",
+    ValueType.DOUBLE: "DoubleWrapper",
+    ValueType.STRING: "StringWrapper",
+    ValueType.UUID: "StringWrapper",
+    ValueType.BYTES: "BytesWrapper",
+    ValueType.FIXED: "BytesWrapper",
+    ValueType.DECIMAL: "BytesWrapper",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRange:
+    """Smallest and largest value of one column over some rows, and how many values there are.
+
+    `value_count` counts nulls too. Without a non-null value both bounds are None.
+    `type_info` is `precision,scale` for decimals.
+    """
+
+    column: str
+    value_type: ValueType
+    minimum: StatValue | None
+    maximum: StatValue | None
+    null_count: int
+    value_count: int
+    total_size: int = 0
+    total_uncompressed_size: int = 0
+    type_info: str | None = None
+
+    def merged_with(self, other: ColumnRange) -> ColumnRange:
+        """The range over the rows of both. The two must have one type, unless one of them has none."""
+        typed = self if other.value_type is ValueType.NULL else other
+        types = {self.value_type, other.value_type} - {ValueType.NULL}
+        if self.column != other.column or len(types) > 1:
+            raise ValueError(f"ranges of {self.column} and {other.column} with types {sorted(types)} do not merge")
+        return ColumnRange(
+            column=self.column,
+            value_type=typed.value_type,
+            minimum=_pick((self.minimum, other.minimum), typed.value_type, largest=False),
+            maximum=_pick((self.maximum, other.maximum), typed.value_type, largest=True),
+            null_count=self.null_count + other.null_count,
+            value_count=self.value_count + other.value_count,
+            total_size=self.total_size + other.total_size,
+            total_uncompressed_size=self.total_uncompressed_size + other.total_uncompressed_size,
+            type_info=typed.type_info,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file in a listing: its size, or that it was deleted."""
+
+    size: int
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionListRecord:
+    """Partition paths (`""` without partitions) that came (True) or went (False)."""
+
+    partitions: Mapping[str, bool]
+
+    @property
+    def key(self) -> str:
+        return PARTITION_LIST_KEY
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """The partitions that are there, sorted."""
+        return tuple(sorted(path for path, present in self.partitions.items() if present))
+
+
+@dataclass(frozen=True, slots=True)
+class FileListRecord:
+    """Files of one partition that came or went, by name."""
+
+    partition: str
+    files: Mapping[str, FileEntry]
+
+    @property
+    def key(self) -> str:
+        return metadata_partition_name(self.partition)
+
+    @property
+    def live(self) -> dict[str, int]:
+        """Name and size of the files that are there."""
+        return {name: entry.size for name, entry in self.files.items() if not entry.is_deleted}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatsRecord:
+    """Statistics of one column, of a file or (`of_partition`) of a whole partition.
+
+    `subject` is the file name or the partition path. A tight range replaces what was known before,
+    another one widens it.
+    """
+
+    key: str
+    subject: str
+    range: ColumnRange
+    is_deleted: bool = False
+    is_tight: bool = False
+    of_partition: bool = False
+
+
+MetadataRecord: TypeAlias = PartitionListRecord | FileListRecord | ColumnStatsRecord
+
+
+@functools.cache
+def metadata_schema_json() -> str:
+    """The Avro schema of every metadata record as it is stored: with the five meta columns in front, always null."""
+    schema = json.loads(schema_json("HoodieMetadataRecord"))
+    meta = [{"name": name, "type": ["null", "string"], "default": None} for name in _META_COLUMNS]
+    return json.dumps(schema | {"fields": meta + schema["fields"]}, separators=(",", ":"))
+
+
+def metadata_partition_name(partition: str) -> str:
+    """How the metadata table names a partition path: `.` stands for the empty one."""
+    return partition or _NON_PARTITIONED
+
+
+def table_partition_path(name: str) -> str:
+    """The partition path behind a name in the metadata table."""
+    return "" if name == _NON_PARTITIONED else name
+
+
+def column_stats_key(*, partition: str, file_name: str, column: str) -> str:
+    """Key of the statistics of `column` in one file."""
+    digest = hashlib.md5(file_name.encode(), usedforsecurity=False).digest()
+    return partition_stats_key(partition=partition, column=column) + base64.b64encode(digest).decode()
+
+
+def partition_stats_key(*, partition: str, column: str) -> str:
+    """Key of the statistics of `column` in one partition, and prefix of those of its files."""
+    return _hash64(column) + _hash64(metadata_partition_name(partition))
+
+
+def column_stats_record(*, partition: str, file_name: str, column_range: ColumnRange) -> ColumnStatsRecord:
+    """The record of one column of one file."""
+    key = column_stats_key(partition=partition, file_name=file_name, column=column_range.column)
+    return ColumnStatsRecord(key, file_name, column_range)
+
+
+def partition_stats_record(*, partition: str, column_range: ColumnRange, is_tight: bool) -> ColumnStatsRecord:
+    """The record of one column of one partition."""
+    key = partition_stats_key(partition=partition, column=column_range.column)
+    return ColumnStatsRecord(key, partition, column_range, is_tight=is_tight, of_partition=True)
+
+
+def metadata_file_group_index(key: str, *, groups: int) -> int:
+    """Which of a metadata partition's `groups` file groups holds `key` (Java's string hash)."""
+    if groups < 1:
+        raise ValueError("a metadata partition has at least one file group")
+    value = 0
+    for unit in memoryview(key.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >> 31 else value
+    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs mends that.
+    return abs(signed) % groups
+
+
+def merge_metadata_records(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
+    """What a reader sees after `newer` was written over `older`, both of one key."""
+    if isinstance(older, PartitionListRecord) and isinstance(newer, PartitionListRecord):
+        return PartitionListRecord(_merge_partitions(older.partitions, newer.partitions))
+    if isinstance(older, FileListRecord) and isinstance(newer, FileListRecord) and older.key == newer.key:
+        return FileListRecord(newer.partition, _merge_files(older.files, newer.files))
+    if isinstance(older, ColumnStatsRecord) and isinstance(newer, ColumnStatsRecord) and older.key == newer.key:
+        if older.is_deleted or newer.is_deleted or newer.is_tight:
+            return newer
+        return replace(newer, range=older.range.merged_with(newer.range))
+    raise ValueError(f"metadata records of keys {older.key} and {newer.key} do not merge")
+
+
+def encode_metadata_record(record: MetadataRecord) -> bytes:
+    """The value stored under `record.key`: Avro binary in the schema of `metadata_schema_json`."""
+    value: dict[str, Any] = {"key": "", "filesystemMetadata": None, "ColumnStatsMetadata": None}
+    match record:
+        case PartitionListRecord():
+            entries = {metadata_partition_name(p): (0, not present) for p, present in record.partitions.items()}
+            value |= {"type": 1, "filesystemMetadata": _encode_files(entries)}
+        case FileListRecord():
+            entries = {name: (entry.size, entry.is_deleted) for name, entry in record.files.items()}
+            value |= {"type": 2, "filesystemMetadata": _encode_files(entries)}
+        case ColumnStatsRecord():
+            value |= {"type": 6 if record.of_partition else 3, "ColumnStatsMetadata": _encode_stats(record)}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, _parse_schema(metadata_schema_json()), value)
+    return out.getvalue()
+
+
+def decode_metadata_record(key: str, value: bytes, *, schema_json: str, file: str) -> MetadataRecord:
+    """The record stored as `value` under `key`, written with the schema `schema_json`."""
+    source = io.BytesIO(value)
+    try:
+        fields: Any = fastavro.schemaless_reader(
+            source, _parse_schema(schema_json), None, return_record_name=True, return_record_name_override=True
+        )
+        if source.tell() != len(value):
+            raise ValueError(f"{len(value) - source.tell()} bytes are left over")
+        return _decode_fields(key, fields, file=file)
+    except UnsupportedFeatureError:
+        raise
+    except Exception as error:  # fastavro raises many kinds on bytes that are not Avro
+        reason = f"metadata record {key!r} does not decode ({type(error).__name__}: {error})"
+        raise CorruptTableError(file=file, reason=reason) from error
+
+
+def _decode_fields(key: str, fields: Mapping[str, Any], *, file: str) -> MetadataRecord:
+    kind = fields["type"]
+    if kind in (1, 2):
+        listing = fields["filesystemMetadata"] or {}
+        if kind == 1:
+            return PartitionListRecord({table_partition_path(p): not e["isDeleted"] for p, e in listing.items()})
+        files = {name: FileEntry(entry["size"], entry["isDeleted"]) for name, entry in listing.items()}
+        return FileListRecord(table_partition_path(key), files)
+    if kind in (3, 6):
+        return _decode_stats(key, fields["ColumnStatsMetadata"], of_partition=kind == 6)
+    raise UnsupportedFeatureError(f"{file}: metadata records of type {kind} are not read")
+
+
+def _decode_stats(key: str, stats: Mapping[str, Any], *, of_partition: bool) -> ColumnStatsRecord:
+    type_info = stats.get("valueType")
+    if type_info is None:
+        raise UnsupportedFeatureError(f"column statistics {key} are of index version 1, which is not read")
+    minimum, maximum = stats["minValue"], stats["maxValue"]
+    column_range = ColumnRange(
+        column=stats["columnName"],
+        value_type=ValueType(type_info["typeOrdinal"]),
+        minimum=None if minimum is None else minimum[1]["value"],
+        maximum=None if maximum is None else maximum[1]["value"],
+        null_count=stats["nullCount"],
+        value_count=stats["valueCount"],
+        total_size=stats["totalSize"],
+        total_uncompressed_size=stats["totalUncompressedSize"],
+        type_info=type_info["additionalInfo"],
+    )
+    return ColumnStatsRecord(
+        key=key,
+        subject=stats["fileName"],
+        range=column_range,
+        is_deleted=stats["isDeleted"],
+        is_tight=stats.get("isTightBound", False),
+        of_partition=of_partition,
+    )
+
+
+def _encode_files(entries: Mapping[str, tuple[int, bool]]) -> dict[str, dict[str, Any]]:
+    return {name: {"size": size, "isDeleted": deleted} for name, (size, deleted) in entries.items()}
+
+
+def _encode_stats(record: ColumnStatsRecord) -> dict[str, Any]:
+    column = record.range
+    return {
+        "fileName": record.subject,
+        "columnName": column.column,
+        "minValue": _wrap(column.minimum, column.value_type),
+        "maxValue": _wrap(column.maximum, column.value_type),
+        "valueCount": column.value_count,
+        "nullCount": column.null_count,
+        "totalSize": column.total_size,
+        "totalUncompressedSize": column.total_uncompressed_size,
+        "isDeleted": record.is_deleted,
+        "isTightBound": record.is_tight,
+        "valueType": {"typeOrdinal": int(column.value_type), "additionalInfo": column.type_info},
+    }
+
+
+def _wrap(value: StatValue | None, value_type: ValueType) -> tuple[str, dict[str, StatValue]] | None:
+    if value is None:
+        return None
+    name = _WRAPPER_OF.get(value_type, "IntWrapper" if value_type in _INT_TYPES else "LongWrapper")
+    return f"{NAMESPACE}.{name}", {"value": value}
+
+
+def _merge_partitions(older: Mapping[str, bool], newer: Mapping[str, bool]) -> dict[str, bool]:
+    merged = dict(older)
+    for path, present in newer.items():
+        if not present and merged.get(path):
+            del merged[path]
+        else:
+            merged[path] = present
+    return merged
+
+
+def _merge_files(older: Mapping[str, FileEntry], newer: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    merged = dict(older)
+    for name, entry in newer.items():
+        before = merged.get(name)
+        if before is None:
+            merged[name] = entry
+        elif entry.is_deleted and not before.is_deleted:
+            del merged[name]
+        elif entry.is_deleted:
+            merged[name] = entry
+        else:
+            merged[name] = FileEntry(max(before.size, entry.size))
+    return merged
+
+
+def _pick(values: tuple[Any, Any], value_type: ValueType, *, largest: bool) -> StatValue | None:
+    present: list[StatValue] = [value for value in values if value is not None]
+    if not present:
+        return None
+    pick = max if largest else min
+    return pick(present, key=functools.partial(_order, value_type=value_type))
+
+
+def _order(value: Any, *, value_type: ValueType) -> Any:
+    """Sort key: decimals by number rather than by byte, NaN above every other float."""
+    if value_type is ValueType.DECIMAL:
+        return int.from_bytes(value, "big", signed=True)
+    if value_type in (ValueType.FLOAT, ValueType.DOUBLE):
+        return (math.isnan(value), value)
+    return value
+
+
+def _hash64(text: str) -> str:
+    return base64.b64encode(xxhash.xxh64_digest(text.encode(), _HASH_SEED)).decode()
+
+
+@functools.lru_cache(maxsize=16)
+def _parse_schema(schema_json: str) -> Any:
+    return fastavro.parse_schema(_without_logical_types(json.loads(schema_json)))
+
+
+def _without_logical_types(schema: Any) -> Any:
+    """The schema of the stored numbers and bytes: conversions would lose what the value type says."""
+    if isinstance(schema, dict):
+        return {name: _without_logical_types(part) for name, part in schema.items() if name != "logicalType"}
+    if isinstance(schema, list):
+        return [_without_logical_types(part) for part in schema]
+    return schema
