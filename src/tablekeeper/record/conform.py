@@ -1,0 +1,180 @@
+"""Bringing rows into a given schema: order, missing columns, types, at any depth.
+
+Values never change silently. A cast that would overflow or cut something off is refused with
+the column's name; only the promotions that Hudi defines from integers to floating point may
+round. Data that already fits is handed back as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.record.values_text import format_values
+
+__all__ = ["conform", "promotes"]
+
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+
+_NUMBERS = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
+
+
+def conform(batch: Rows, schema: pa.Schema) -> Rows:
+    """The rows of `batch` with exactly the columns of `schema`; the same object if it fits already.
+
+    Columns that the batch lacks are null; columns that `schema` lacks are left out.
+    """
+    if batch.schema.equals(schema, check_metadata=False):
+        return batch
+    columns = [_conform_column(batch, field) for field in schema]
+    if isinstance(batch, pa.Table):
+        return pa.Table.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def promotes(before: pa.DataType, after: pa.DataType) -> bool:
+    """Whether Hudi lets a column of plain stored type `before` be read as `after`."""
+    if before == after:
+        return True
+    if before in _NUMBERS and after in _NUMBERS:
+        return _NUMBERS.index(before) < _NUMBERS.index(after)
+    if pa.types.is_decimal(before) and pa.types.is_decimal(after):
+        whole_digits = before.precision - before.scale
+        return bool(after.scale >= before.scale and after.precision - after.scale >= whole_digits)
+    if pa.types.is_string(after):
+        return bool(before in _NUMBERS or pa.types.is_decimal(before) or pa.types.is_binary(before))
+    return bool(pa.types.is_binary(after) and pa.types.is_string(before))
+
+
+def _conform_column(batch: pa.RecordBatch | pa.Table, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    positions = batch.schema.get_all_field_indices(field.name)
+    if len(positions) > 1:
+        raise InvalidRequestError(f"column {field.name} occurs {len(positions)} times in the data: rename the copies.")
+    if not positions:
+        missing = pa.nulls(batch.num_rows, field.type)
+        column = pa.chunked_array([missing], field.type) if isinstance(batch, pa.Table) else missing
+    else:
+        column = batch.column(positions[0])
+        if isinstance(column, pa.ChunkedArray):
+            chunks = [_conform_array(chunk, field.type, field.name) for chunk in column.chunks]
+            column = pa.chunked_array(chunks, field.type)
+        else:
+            column = _conform_array(column, field.type, field.name)
+    if not field.nullable and column.null_count:
+        raise InvalidRequestError(
+            f"column {field.name} must have a value in every row, but {column.null_count} of "
+            f"{batch.num_rows} rows have none: fill or drop these rows."
+        )
+    return column
+
+
+def _conform_array(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    if array.type == target:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return _conform_array(array.storage, target, path)
+    if pa.types.is_dictionary(array.type):
+        return _conform_array(array.dictionary_decode(), target, path)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    if pa.types.is_nested(target):
+        return _conform_nested(array, target, path)
+    return _cast(array, target, path)
+
+
+def _conform_nested(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_struct(target) and pa.types.is_struct(kind):
+        return _conform_struct(array, target, path)
+    if pa.types.is_map(target) and pa.types.is_map(kind):
+        keys = _conform_array(array.keys, target.key_type, f"{path}.key")
+        items = _conform_array(array.items, target.item_type, f"{path}.value")
+        entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
+        return _with_child(array, target, entries)
+    if pa.types.is_list(target) and hasattr(kind, "value_field") and not pa.types.is_map(kind):
+        if not pa.types.is_list(kind):
+            array = _arrow_cast(array, pa.list_(kind.value_field), path)
+        return _with_child(array, target, _conform_array(array.values, target.value_type, f"{path}.element"))
+    raise _mismatch(kind, target, path)
+
+
+def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    """The same lists over other values: validity and offsets are shared, not copied."""
+    buffers = array.buffers()[:2]
+    return pa.Array.from_buffers(target, len(array), buffers, array.null_count, array.offset, children=[child])
+
+
+def _conform_struct(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    names = [child.name for child in array.type]
+    children = []
+    for field in target:
+        if field.name in names:
+            child = _conform_array(array.field(names.index(field.name)), field.type, f"{path}.{field.name}")
+        elif field.nullable:
+            child = pa.nulls(len(array), field.type)
+        else:
+            raise InvalidRequestError(f"column {path}.{field.name} must have a value, but the data has no such field.")
+        children.append(child)
+    mask = pc.is_null(array) if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+
+
+def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_nested(kind) or not _may_cast(kind, target):
+        raise _mismatch(kind, target, path)
+    if pa.types.is_string(target) and (pa.types.is_decimal(kind) or _is_number(kind)):
+        return format_values(array)
+    if pa.types.is_integer(kind) and pa.types.is_floating(target):
+        return array.cast(target, safe=False)
+    if pa.types.is_integer(kind) and pa.types.is_decimal(target):
+        array = _arrow_cast(array, pa.decimal128(38, target.scale), path)
+    return _arrow_cast(array, target, path)
+
+
+def _may_cast(kind: pa.DataType, target: pa.DataType) -> bool:
+    """Casts that keep the meaning; whether they keep each value is checked by the cast itself."""
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(target):
+        return (kind.tz is None) == (target.tz is None)
+    if _is_number(kind) and _is_number(target):
+        return bool(pa.types.is_integer(kind) or (pa.types.is_floating(target) and kind.bit_width <= target.bit_width))
+    if pa.types.is_decimal(target):
+        return bool(pa.types.is_decimal(kind) or pa.types.is_integer(kind))
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return bool(
+            (pa.types.is_date(kind) and pa.types.is_date(target))
+            or (pa.types.is_time(kind) and pa.types.is_time(target))
+        )
+    if _is_text_or_bytes(target):
+        return bool(
+            _is_text_or_bytes(kind) or (pa.types.is_string(target) and (_is_number(kind) or pa.types.is_decimal(kind)))
+        )
+    return False
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_text_or_bytes(kind: pa.DataType) -> bool:
+    views = (pa.string_view(), pa.binary_view())
+    flat = pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(flat or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or kind in views)
+
+
+def _arrow_cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    try:
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidRequestError(
+            f"column {path}: a value of the data ({array.type}) does not fit the table's type {target}: {error}"
+        ) from None
+
+
+def _mismatch(kind: pa.DataType, target: pa.DataType, path: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"column {path}: table has {target}, data has {kind}: cast the column to the table's type."
+    )
