@@ -1,0 +1,153 @@
+"""Hashes that decide where Java looks for a record: bucket index, consistent hashing, metadata table.
+
+Values are hashed as Java sees them, as UTF-16. Columns are hashed as a whole: texts of equal length are laid
+out as a matrix and hashed one character position at a time, in 32-bit arithmetic that wraps as Java's does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+__all__ = [
+    "as_binary",
+    "bucket_of_values",
+    "consistent_hash",
+    "equal_length_groups",
+    "file_group_of_keys",
+    "java_string_hash",
+    "md5_key",
+    "xxhash64_key",
+]
+
+_CHUNK = 32_768
+_POSITIVE = 0x7FFFFFFF
+# Java widens its 32-bit seed to 64 bits with the sign.
+_XXHASH64_SEED = 0xFFFFFFFFDABADABA
+
+
+def java_string_hash(values: pa.Array) -> npt.NDArray[np.int32]:
+    """`String.hashCode` of each value; 0 for null, as `Objects.hashCode` has it."""
+    values = as_binary(values)
+    hashes = np.zeros(len(values), dtype=np.uint32)
+    is_ascii = _ascii_mask(values)
+    if is_ascii.all():
+        _hash_groups(values, np.arange(len(values)), dtype=np.dtype(np.uint8), out=hashes)
+        return hashes.view(np.int32)
+    plain = np.flatnonzero(is_ascii)
+    _hash_groups(values.take(pa.array(plain)), plain, dtype=np.dtype(np.uint8), out=hashes)
+    wide = np.flatnonzero(~is_ascii)
+    texts = values.take(pa.array(wide)).cast(pa.large_string()).to_pylist()
+    units = pa.array([text.encode("utf-16-le") for text in texts], type=pa.large_binary())
+    _hash_groups(units, wide, dtype=np.dtype("<u2"), out=hashes)
+    return hashes.view(np.int32)
+
+
+def bucket_of_values(columns: Sequence[pa.Array], *, buckets: int) -> npt.NDArray[np.int32]:
+    """The bucket of each row, from the texts of its index fields in order, as `List.hashCode` combines them."""
+    hashes = np.ones(len(columns[0]), dtype=np.uint32)
+    for column in columns:
+        hashes *= np.uint32(31)
+        hashes += java_string_hash(column).view(np.uint32)
+    hashes &= np.uint32(_POSITIVE)
+    hashes %= np.uint32(buckets)
+    return hashes.view(np.int32)
+
+
+def file_group_of_keys(keys: pa.Array, *, groups: int) -> npt.NDArray[np.int32]:
+    """The number of the file group, inside a partition of the metadata table, that holds each key."""
+    hashes = np.abs(java_string_hash(keys)).view(np.uint32)
+    hashes %= np.uint32(groups)
+    return hashes.view(np.int32)
+
+
+def consistent_hash(values: Sequence[str]) -> int:
+    """The place of a record on the ring of the consistent hashing index, from the texts of its index fields."""
+    return xxhash.xxh32_intdigest("".join(values).encode(), seed=0) & _POSITIVE
+
+
+def xxhash64_key(text: str) -> bytes:
+    """A column or partition name as it stands in keys of the metadata table: 8 bytes, high byte first."""
+    return xxhash.xxh64_digest(text.encode(), seed=_XXHASH64_SEED)
+
+
+def md5_key(text: str) -> bytes:
+    """A file name as it stands in keys of the metadata table: 16 bytes."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).digest()
+
+
+def as_binary(values: Any) -> Any:
+    """The same bytes with 64-bit offsets, whatever text type the values have."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return values.cast(pa.large_string()).cast(pa.large_binary())
+
+
+def equal_length_groups(values: Any) -> Iterator[tuple[npt.NDArray[np.intp] | None, npt.NDArray[np.uint8]]]:
+    """The non-null values of a binary array, by length: their positions (None for all) and bytes, a row a value."""
+    lengths = np.diff(_offsets(values))
+    if values.null_count:
+        lengths[np.asarray(values.is_null())] = -1
+    if not len(lengths):
+        return
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if shortest == longest >= 0:
+        yield None, _matrix(values, longest)
+        return
+    for length in np.unique(lengths[lengths >= 0]):
+        positions = np.flatnonzero(lengths == length)
+        yield positions, _matrix(values.take(pa.array(positions)), int(length))
+
+
+def _hash_groups(
+    values: Any, places: npt.NDArray[np.intp], *, dtype: np.dtype[Any], out: npt.NDArray[np.uint32]
+) -> None:
+    for positions, rows in equal_length_groups(values):
+        characters = rows.view(dtype)
+        hashes = np.concatenate(
+            [_hash_rows(characters[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)]
+        )
+        out[places if positions is None else places[positions]] = hashes
+
+
+def _hash_rows(characters: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    hashes = np.zeros(len(characters), dtype=np.uint32)
+    for column in np.ascontiguousarray(characters.T):
+        hashes *= np.uint32(31)
+        hashes += column
+    return hashes
+
+
+def _offsets(values: Any) -> npt.NDArray[np.int64]:
+    if not len(values):
+        return np.zeros(1, dtype=np.int64)
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int64)
+    window: npt.NDArray[np.int64] = offsets[values.offset : values.offset + len(values) + 1]
+    return window
+
+
+def _matrix(values: Any, length: int) -> npt.NDArray[np.uint8]:
+    """Bytes of values that all have `length`, a row a value, without copying."""
+    count = len(values)
+    if not length:
+        return np.empty((count, 0), dtype=np.uint8)
+    start = int(_offsets(values)[0])
+    content = np.frombuffer(values.buffers()[2], dtype=np.uint8)[start : start + count * length]
+    return content.reshape(count, length)
+
+
+def _ascii_mask(values: Any) -> npt.NDArray[np.bool_]:
+    """Where a value has ASCII characters only; a null counts as such."""
+    offsets = _offsets(values)
+    content = np.frombuffer(values.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    if not len(content) or content.max() < 0x80:
+        return np.ones(len(values), dtype=bool)
+    mask = pc.string_is_ascii(values.cast(pa.large_string()))
+    return np.asarray(pc.fill_null(mask, True))

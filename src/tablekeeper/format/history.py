@@ -1,0 +1,193 @@
+"""The archived timeline of layout 2: Parquet files of old instants, and the manifest that lists the live ones.
+
+A file is named after the instants in it and its layer; a snapshot of the history is a numbered manifest, and
+the version file holds the number. Instants are in order of their requested time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.avro_container import schema_json
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+
+__all__ = [
+    "VERSION_FILE_NAME",
+    "ArchivedInstant",
+    "HistoryFile",
+    "HistoryName",
+    "decode_history_file",
+    "decode_history_name",
+    "decode_manifest",
+    "decode_manifest_name",
+    "decode_version",
+    "encode_history_file",
+    "encode_history_name",
+    "encode_manifest",
+    "encode_manifest_name",
+    "encode_version",
+]
+
+VERSION_FILE_NAME = "_version_"
+
+_NAME = re.compile(r"(\d+)_(\d+)_(\d+)\.parquet", re.ASCII)
+_MANIFEST_NAME = re.compile(r"manifest_(\d{1,9})", re.ASCII)
+_VERSION = re.compile(rb"\s*(\d{1,9})\s*")
+_RECORD_VERSION = 1
+_INT64_MAX = 2**63 - 1
+_ACTIONS = {action.value: action for action in Action}
+_SCHEMA = pa.schema(
+    [
+        pa.field("instantTime", pa.string()),
+        pa.field("completionTime", pa.string()),
+        pa.field("action", pa.string()),
+        pa.field("metadata", pa.binary()),
+        pa.field("plan", pa.binary()),
+        pa.field("version", pa.int32(), nullable=False),
+    ]
+)
+_IDENTITY_COLUMNS = ("instantTime", "completionTime", "action")
+_CONTENT_COLUMNS = ("metadata", "plan")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFile:
+    """A live file of the history, as the manifest lists it."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryName:
+    """The parts of a history file's name: the range of requested times in it, and its layer."""
+
+    min_instant: str
+    max_instant: str
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedInstant:
+    """A completed instant with the bytes of its completed file and, where there was one, of its plan."""
+
+    instant: Instant
+    metadata: bytes | None = None
+    plan: bytes | None = None
+
+
+def encode_history_name(name: HistoryName) -> str:
+    """`<min>_<max>_<layer>.parquet`."""
+    return f"{name.min_instant}_{name.max_instant}_{name.layer}.parquet"
+
+
+def decode_history_name(name: str) -> HistoryName | None:
+    """The parts of a history file's name, None for any other file."""
+    found = _NAME.fullmatch(name)
+    return HistoryName(found[1], found[2], int(found[3])) if found and len(found[3]) < 10 else None
+
+
+def encode_manifest_name(version: int) -> str:
+    """The name of a snapshot's manifest."""
+    return f"manifest_{version}"
+
+
+def decode_manifest_name(name: str) -> int | None:
+    """The version of a manifest by its name, None for any other file."""
+    found = _MANIFEST_NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def encode_version(version: int) -> bytes:
+    """The contents of the version file."""
+    return str(version).encode()
+
+
+def decode_version(data: bytes, *, file: str) -> int:
+    """The version of the current snapshot."""
+    found = _VERSION.fullmatch(data)
+    if not found:
+        raise CorruptTableError(file=file, reason="does not hold the number of a manifest")
+    return int(found[1])
+
+
+def encode_manifest(files: Sequence[HistoryFile]) -> bytes:
+    """The manifest as JSON."""
+    return json.dumps({"files": [{"fileName": f.name, "fileLen": f.size} for f in files]}, indent=2).encode()
+
+
+def decode_manifest(data: bytes, *, file: str) -> list[HistoryFile]:
+    """The live files of a snapshot. An empty manifest, as of a history just begun, lists none."""
+    if not data:
+        return []
+    try:
+        entries = json.loads(data)["files"]
+        files = [HistoryFile(entry["fileName"], entry["fileLen"]) for entry in entries]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptTableError(file=file, reason=f"the manifest does not decode ({error})") from error
+    if not all(isinstance(f.name, str) and type(f.size) is int and 0 <= f.size <= _INT64_MAX for f in files):
+        raise CorruptTableError(file=file, reason="the manifest names a file without a name or a length")
+    return files
+
+
+def encode_history_file(instants: Sequence[ArchivedInstant]) -> bytes:
+    """The Parquet file of these instants, sorted by requested time."""
+    ordered = sorted(instants, key=lambda archived: archived.instant.requested_at)
+    rows = [
+        {
+            "instantTime": archived.instant.requested_at.value,
+            "completionTime": archived.instant.completed_at and archived.instant.completed_at.value,
+            "action": archived.instant.action.completed_as.value,
+            "metadata": archived.metadata,
+            "plan": archived.plan,
+            "version": _RECORD_VERSION,
+        }
+        for archived in ordered
+    ]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, _SCHEMA, compression="gzip", store_schema=False, write_page_checksum=True, use_dictionary=False
+    ) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA))
+        writer.add_key_value_metadata({"parquet.avro.schema": schema_json("HoodieLSMTimelineInstant")})
+    return bytes(sink.getvalue())
+
+
+def decode_history_file(data: bytes, *, file: str, with_contents: bool = True) -> list[ArchivedInstant]:
+    """The instants of a history file; without their metadata and plans if `with_contents` is False."""
+    columns = _IDENTITY_COLUMNS + (_CONTENT_COLUMNS if with_contents else ())
+    return [_decode_row(row, file=file) for row in _read_rows(data, columns, file=file)]
+
+
+def _read_rows(data: bytes, columns: Sequence[str], *, file: str) -> list[dict[str, Any]]:
+    expected = pa.schema([_SCHEMA.field(name) for name in columns])
+    try:
+        # One row takes a byte at least, so a count above the length is damage, met before anything is allocated.
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as parquet:
+            if parquet.metadata.num_rows > len(data):
+                raise CorruptTableError(file=file, reason="claims more rows than it has bytes")
+            rows: list[dict[str, Any]] = parquet.read(columns=list(columns)).cast(expected).to_pylist()
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+        raise CorruptTableError(file=file, reason=f"the Parquet file does not decode ({error})") from error
+    return rows
+
+
+def _decode_row(row: dict[str, Any], *, file: str) -> ArchivedInstant:
+    action = _ACTIONS.get(row["action"])
+    if action is None:
+        raise CorruptTableError(file=file, reason=f"names an action that does not exist ({row['action']!r})")
+    try:
+        requested_at = RequestedTime(row["instantTime"] or "")
+        completed_at = CompletionTime(row["completionTime"]) if row["completionTime"] else None
+    except ValueError as error:
+        raise CorruptTableError(file=file, reason=f"an instant time is wrong ({error})") from error
+    instant = Instant(requested_at, action, State.COMPLETED, completed_at)
+    return ArchivedInstant(instant, row.get("metadata"), row.get("plan"))
