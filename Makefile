@@ -33,7 +33,7 @@ for name in $(PYTHON) $(1); do \
   fi; \
 done; \
 if [ -z "$${found:-}" ]; then \
-  echo "tablekeeper needs Python 3.11 or newer with venv; tried: $(PYTHON) $(1). Install one, or name yours: make $@ PYTHON=/path/to/python3" >&2; exit 1; \
+  echo "tablekeeper needs Python 3.11 or newer with venv; tried: $(PYTHON) $(1). Install one, or name yours: make env PYTHON=/path/to/python3" >&2; exit 1; \
 fi
 endef
 
@@ -109,7 +109,7 @@ check: $(STAMP) ## Style, types, layers and the rules of the code base
 
 .PHONY: docs
 docs: $(STAMP) ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: ci
 ci: ## What CI runs: check, docs, test, interop

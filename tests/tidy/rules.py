@@ -137,12 +137,13 @@ def _docstrings(tree: ast.Module) -> set[int]:
     return {
         id(node.value)
         for parent in ast.walk(tree)
-        for node in getattr(parent, "body", []) or []
-        if isinstance(parent, ast.Module | ast.ClassDef | _Function) and _is_docstring(node)
+        if isinstance(parent, ast.Module | ast.ClassDef | _Function)
+        for node in parent.body
+        if isinstance(node, ast.Expr) and _is_docstring(node)
     }
 
 
-_HUDI_KEY = re.compile(r"hoodie\.(?!properties\b)[a-z]")
+_HUDI_KEY = re.compile(r"(?<![\w.])hoodie\.(?!properties\b)[a-z]")
 
 
 def hudi_keys_in_config(source: Source) -> Iterator[Violation]:
