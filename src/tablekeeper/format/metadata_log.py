@@ -1,0 +1,173 @@
+"""File groups of the metadata table: one HFile base file, log files on top, merged by key.
+
+A log file of the metadata table holds HFile blocks and delete blocks, which take away whole
+records. Every log file belongs to one completed delta commit, so a block that was cut off is
+damage here, not the trace of a crash, and is reported: skipping it would make files of the table
+vanish from listings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
+from tablekeeper.format.hfile import HFileReader, encode_hfile
+from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock, decode_blocks, encode_block
+from tablekeeper.format.log_deletes import decode_deletes
+from tablekeeper.format.metadata_records import (
+    MetadataRecord,
+    decode_metadata_record,
+    encode_metadata_record,
+    merge_metadata_records,
+    metadata_schema_json,
+)
+
+__all__ = [
+    "MetadataBaseName",
+    "MetadataBlock",
+    "MetadataFileGroup",
+    "decode_metadata_base_name",
+    "decode_metadata_log",
+    "encode_metadata_log",
+]
+
+_BASE_NAME = re.compile(r"([^_./]+)_([^_./]+)_(\d+)\.hfile", re.ASCII)
+_SCHEMA_INFO = b"schema"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataBaseName:
+    """The parts of a base file name of the metadata table."""
+
+    file_id: str
+    write_token: str
+    instant: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataBlock:
+    """What one log block says: records by key as stored, or keys that were deleted.
+
+    `replaces` names the instants whose blocks a log compaction has merged into this one.
+    """
+
+    instant: str
+    file: str
+    hfile: HFileReader | None = None
+    schema_json: str = ""
+    deleted: frozenset[str] = frozenset()
+    replaces: frozenset[str] = frozenset()
+
+    def stored(self, key: str) -> bytes | None:
+        """The value stored under `key` in this block."""
+        return None if self.hfile is None else self.hfile.get(key.encode())
+
+    def keys(self) -> Iterator[str]:
+        """The keys that have a value in this block."""
+        items = () if self.hfile is None else self.hfile.items()
+        return (_text(key, file=self.file) for key, _ in items)
+
+
+class MetadataFileGroup:
+    """Records of one file group: a base file and the blocks of its logs, later ones merged over earlier ones."""
+
+    def __init__(self, base: HFileReader | None, blocks: Sequence[MetadataBlock], *, base_file: str = "") -> None:
+        self._base = base
+        self._base_file = base_file
+        self._base_schema = "" if base is None else _schema_of(base, base_file)
+        self._blocks = _effective(blocks)
+
+    def find(self, key: str) -> MetadataRecord | None:
+        """The merged record of `key`."""
+        record: MetadataRecord | None = None
+        value = None if self._base is None else self._base.get(key.encode())
+        if value is not None:
+            record = decode_metadata_record(key, value, schema_json=self._base_schema, file=self._base_file)
+        for block in self._blocks:
+            if key in block.deleted:
+                record = None
+            value = block.stored(key)
+            if value is not None:
+                newer = decode_metadata_record(key, value, schema_json=block.schema_json, file=block.file)
+                record = newer if record is None else merge_metadata_records(record, newer)
+        return record
+
+    def records(self) -> Iterator[MetadataRecord]:
+        """All merged records by key."""
+        keys = {_text(key, file=self._base_file) for key, _ in self._base.items()} if self._base is not None else set()
+        keys.update(itertools.chain.from_iterable(block.keys() for block in self._blocks))
+        for key in sorted(keys, key=str.encode):
+            record = self.find(key)
+            if record is not None:
+                yield record
+
+
+def decode_metadata_base_name(name: str) -> MetadataBaseName | None:
+    """The parts of `<file id>_<write token>_<instant>.hfile`, or None for any other name."""
+    match = _BASE_NAME.fullmatch(name)
+    return MetadataBaseName(*match.groups()) if match else None
+
+
+def encode_metadata_log(records: Iterable[MetadataRecord], *, instant: str, created_ms: int = 0) -> bytes:
+    """A log file with one HFile block of `records`, no two of one key, written by the delta commit `instant`."""
+    entries = sorted((record.key.encode(), encode_metadata_record(record)) for record in records)
+    content = encode_hfile(entries, schema_json=metadata_schema_json(), created_ms=created_ms)
+    header = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: metadata_schema_json()}
+    return encode_block(BlockType.HFILE_DATA, header, content)
+
+
+def decode_metadata_log(data: bytes, *, file: str) -> list[MetadataBlock]:
+    """The blocks of a log file in order, without those that a later rollback block took back."""
+    blocks: list[MetadataBlock] = []
+    for block in decode_blocks(data, file=file):
+        instant = block.header.get(HeaderKey.INSTANT_TIME)
+        if block.type is BlockType.CORRUPT or instant is None:
+            raise CorruptTableError(file=file, reason=f"the log block at byte {block.offset} is damaged")
+        if block.type is BlockType.COMMAND:
+            target = block.header.get(HeaderKey.TARGET_INSTANT_TIME)
+            blocks = [earlier for earlier in blocks if earlier.instant != target]
+        else:
+            blocks.append(_decode_block(block, instant, file=file))
+    return blocks
+
+
+def _decode_block(block: LogBlock, instant: str, *, file: str) -> MetadataBlock:
+    replaces = frozenset(filter(None, block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(",")))
+    if block.type is BlockType.DELETE:
+        keys = decode_deletes(block, file=file).column("key").to_pylist()
+        return MetadataBlock(instant, file, deleted=frozenset(keys), replaces=replaces)
+    schema_json = block.header.get(HeaderKey.SCHEMA)
+    if schema_json is None:
+        raise CorruptTableError(file=file, reason=f"the log block at byte {block.offset} names no schema")
+    if block.type is BlockType.HFILE_DATA:
+        hfile = HFileReader(memoryview(block.content), file=file)
+        return MetadataBlock(instant, file, hfile=hfile, schema_json=schema_json, replaces=replaces)
+    raise UnsupportedFeatureError(f"{file}: log blocks of type {block.type.name} are not read in a metadata table")
+
+
+def _effective(blocks: Sequence[MetadataBlock]) -> list[MetadataBlock]:
+    """The blocks that count, in order, where log compactions have replaced some by one.
+
+    A compacted block stands where the newest of those that it replaces stood, not where it was written:
+    commits that came in between are later than what it holds.
+    """
+    replaced = frozenset(itertools.chain.from_iterable(block.replaces for block in blocks))
+    live = [block for block in blocks if block.instant not in replaced]
+    return sorted(live, key=lambda block: max(block.replaces, default=block.instant))
+
+
+def _schema_of(base: HFileReader, file: str) -> str:
+    schema = base.info.get(_SCHEMA_INFO)
+    if schema is None:
+        raise CorruptTableError(file=file, reason="the HFile names no schema")
+    return _text(schema, file=file)
+
+
+def _text(data: bytes, *, file: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptTableError(file=file, reason="a key or schema of the HFile is not text") from error
