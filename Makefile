@@ -89,7 +89,7 @@ demo: java $(STAMP) ## A guided tour on local Spark, about two minutes
 
 .PHONY: test
 test: java $(STAMP) ## All tests that need PyPI only (no Java Hudi, no browser)
-	$(BIN)/python -m pytest -m "not interop and not browser" --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/interop --ignore=tests/browser --durations=10 $(PYTEST_ARGS)
 
 .PHONY: interop
 interop: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Java Hudi 1.2.0 and hudi-rs against us, on PySpark 3.5.8
