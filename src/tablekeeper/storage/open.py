@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
@@ -66,7 +67,20 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], key: _SameRuntime, _
     if uri.startswith("memory://"):
         _refuse_unknown(settings, uri=uri, known="none")
         return MemoryStorage(uri, runtime=key.runtime)
-    raise InvalidRequestError(f"{uri}: no store for this scheme.")
+    return _object_storage(uri, settings, key.runtime)
+
+
+def _object_storage(uri: str, options: Mapping[str, str], runtime: Runtime) -> Storage:
+    try:
+        module = import_module("tablekeeper.storage.object_store")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "obstore":
+            raise
+        raise InvalidRequestError(
+            f"{uri}: object stores need the obstore package. Install it with: pip install 'tablekeeper[object-store]'"
+        ) from error
+    storage: Storage = module.ObjectStorage(uri, options=options, runtime=runtime)
+    return storage
 
 
 def _flag(name: str, value: str) -> bool:

@@ -40,7 +40,7 @@ OBJECT_SCHEMES = {
 }
 """URI schemes of object stores, and the canonical one of each."""
 
-_HADOOP_SCHEMES = {"s3": "s3a", "az": "abfss"}
+_HADOOP_SCHEMES = {"s3": "s3a"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?P<slashes>/*)")
 
 

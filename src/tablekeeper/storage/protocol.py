@@ -12,7 +12,11 @@ every implementation:
 - **Read your writes.** Once a write has returned, reads and listings see it.
 
 Refused preconditions are return values, not exceptions. Faults are `StorageError`s; those that
-may pass by themselves have been retried, with a bound, before they are raised.
+may pass by themselves have been retried, with a bound, before they are raised. A `StorageError` from
+`put_if_absent` or `replace` whose `transient` is true leaves open whether the write was carried out.
+
+A version says when an object was replaced, not by whom: a store may give equal contents the same version,
+so contents that processes compete for must differ between them.
 """
 
 from __future__ import annotations
@@ -110,7 +114,10 @@ class Storage(Protocol):
         ...
 
     def list_directories(self, directory: str) -> list[str]:
-        """Names (not paths) of the directories directly in `directory`, sorted."""
+        """Names (not paths) of the directories directly in `directory`, sorted.
+
+        A file system may name a directory that holds no objects; other stores have no such thing.
+        """
         ...
 
     def walk(self, directory: str) -> Iterator[FileInfo]:
@@ -118,9 +125,12 @@ class Storage(Protocol):
         ...
 
     def open_input(self, path: str) -> BinaryIO:
-        """A seekable binary stream that pyarrow can read from. Close it after use."""
+        """A seekable binary stream, in fact a pyarrow `NativeFile`. Close it after use."""
         ...
 
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A binary stream that publishes `path` when left normally and nothing when left by an exception."""
+        """A binary stream that publishes `path` when left normally and nothing when left by an exception.
+
+        It is a pyarrow `NativeFile`, and replaces what was there, as `put` does.
+        """
         ...

@@ -1,0 +1,91 @@
+"""Storage options as users write them, and the client that they describe.
+
+Options are named as in the client library and in other tools for these stores: `aws_access_key_id`, `region`,
+`endpoint`, `allow_http`, `account_name`, …; case does not matter. What is not given is taken from the store's usual
+environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`,
+`AZURE_STORAGE_ACCOUNT_NAME`, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from obstore import exceptions as obs
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from tablekeeper.errors import InvalidRequestError
+
+__all__ = ["Clients", "open_clients"]
+
+_CLIENT_OPTIONS = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "http1_only",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "randomize_addresses",
+    "read_timeout",
+    "root_certificate",
+    "timeout",
+    "user_agent",
+}
+_DEFAULT_TIMEOUT = "60s"
+_NO_RETRIES = {"max_retries": 0}
+_STREAM_RETRIES = {
+    "max_retries": 5,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Two clients of one place: `single` fails at once, since retries of single requests are decided by the store;
+    `streaming` retries by itself, since the parts of an upload are out of anyone else's reach."""
+
+    single: Any
+    streaming: Any
+
+
+def open_clients(uri: str, options: Mapping[str, str]) -> Clients:
+    """The clients for a canonical URI."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    folded = {name.lower(): value for name, value in options.items()}
+    client_options: dict[str, Any] = {"timeout": _DEFAULT_TIMEOUT}
+    client_options.update({name: folded.pop(name) for name in _CLIENT_OPTIONS & folded.keys()})
+    # The same switch goes by this name where everything of the store is prefixed.
+    if "aws_allow_http" in folded:
+        client_options["allow_http"] = folded.pop("aws_allow_http")
+    factory: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}[scheme]
+    if factory is AzureStore:
+        bucket, folded = _azure_place(uri, bucket, folded)
+    try:
+        single, streaming = (
+            factory(bucket, prefix=prefix or None, config=folded, client_options=client_options, retry_config=retries)
+            for retries in (_NO_RETRIES, _STREAM_RETRIES)
+        )
+    except (obs.BaseError, ValueError, TypeError) as error:
+        reason = str(error).split("\n", 1)[0].rstrip(". ")
+        raise InvalidRequestError(f"{uri}: {reason}. Check the names and values of the storage options.") from error
+    return Clients(single=single, streaming=streaming)
+
+
+def _azure_place(uri: str, authority: str, folded: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """The container, and the options with the account that `container@account.dfs.core.windows.net` names."""
+    container, at, host = authority.partition("@")
+    if not at:
+        return authority, folded
+    account, dot, _ = host.partition(".")
+    if not container or not account or not dot:
+        raise InvalidRequestError(f"{uri!r}: write it as abfss://container@account.dfs.core.windows.net/path.")
+    given = {name for name in folded if name.removeprefix("azure_").removeprefix("storage_") == "account_name"}
+    return container, folded if given else {**folded, "account_name": account}
