@@ -10,9 +10,16 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
-__all__ = ["LOCK_OPTIONS", "CandidateStrategy", "ConflictSettings", "HeartbeatSettings", "LockSettings"]
+__all__ = [
+    "LOCK_OPTIONS",
+    "CandidateStrategy",
+    "ConflictSettings",
+    "HeartbeatSettings",
+    "LockProvider",
+    "LockSettings",
+]
 
 _PREFIX = "hoodie.write.lock."
 _PROVIDER = _PREFIX + "provider"
@@ -67,6 +74,14 @@ LOCK_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
 _DEFAULTS = {name: default for name, default, _, _ in LOCK_OPTIONS}
 
 
+class LockProvider(enum.Enum):
+    """Kinds of lock that exist here; the value is the name of Java's class."""
+
+    IN_PROCESS = "InProcessLockProvider"
+    FILE_SYSTEM = "FileSystemBasedLockProvider"
+    STORAGE_BASED = "StorageBasedLockProvider"
+
+
 @dataclass(frozen=True, slots=True)
 class LockSettings:
     """How the table lock is chosen, waited for and kept. `provider` is a Java class name, or None: by the path."""
@@ -110,6 +125,19 @@ class LockSettings:
             validity_s=_whole(options, _VALIDITY),
             renew_interval_s=_whole(options, renewal),
         )
+
+    def known_provider(self) -> LockProvider | None:
+        """The provider that is named, with or without its package; None if the path decides."""
+        if self.provider is None:
+            return None
+        try:
+            return LockProvider(self.provider.rpartition(".")[2])
+        except ValueError:
+            known = ", ".join(kind.value for kind in LockProvider)
+            raise UnsupportedFeatureError(
+                f"{_PROVIDER}: {self.provider} is not supported, and another lock would not keep out the writers that "
+                f"use it. Give all writers of the table one of {known}, or stop the others and remove the setting."
+            ) from None
 
     @property
     def acquire_timeout_s(self) -> float:

@@ -21,14 +21,14 @@ import json
 from dataclasses import dataclass
 
 from tablekeeper.config.lock_settings import LockSettings
-from tablekeeper.errors import StorageError
 from tablekeeper.model import join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
+from tablekeeper.txn.locks.leased import LeasedLock
 from tablekeeper.txn.locks.processes import LinuxProcesses, Processes, ProcessId
 from tablekeeper.txn.locks.protocol import LockHolder
-from tablekeeper.txn.locks.renewed import CLOCK_DRIFT_MS, LeaseTerms, RenewedLease
-from tablekeeper.txn.locks.waiting import Pace, wait_for
+from tablekeeper.txn.locks.renewed import CLOCK_DRIFT_MS, LeaseTerms, LockObject
+from tablekeeper.txn.locks.waiting import Pace
 
 __all__ = ["FileSystemLock"]
 
@@ -39,7 +39,7 @@ _LONGEST_PAUSE_S = 0.05
 _CONFIRM_AFTER_S = 0.03
 
 
-class FileSystemLock:
+class FileSystemLock(LeasedLock):
     """The lock file in `directory` of `storage`."""
 
     def __init__(
@@ -51,120 +51,56 @@ class FileSystemLock:
         directory: str = ".hoodie",
         processes: Processes | None = None,
     ) -> None:
-        self._storage = storage
-        self._path = join_path(directory, _FILE_NAME)
-        self._name = f"{storage.spec.uri.rstrip('/')}/{self._path}"
-        self._expire_ms = settings.file_system_expire_minutes * 60_000
-        self._pace = Pace(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, settings.pause_ms / 1000))
-        self._runtime = runtime
         self._processes = processes or LinuxProcesses()
-        validity_s = float(settings.validity_s)
-        if self._expire_ms:
-            validity_s = min(validity_s, self._expire_ms / 1000)
-        self._terms = LeaseTerms(validity_s, min(settings.renew_interval_s, validity_s / 10))
-
-    def acquire(self, *, timeout_s: float) -> RenewedLease:
-        claim = _Claim(
-            storage=self._storage,
-            path=self._path,
-            name=self._name,
-            owner=self._runtime.ids.uuid(),
-            process=self._processes.me(),
-            acquired_at_ms=self._runtime.clock.now_ms(),
-        )
-        seen_foreign = False
-
-        def attempt() -> RenewedLease | None:
-            nonlocal seen_foreign
-            try:
-                current = self._storage.read_versioned(self._path)
-                if current is None:
-                    return self._create(claim, after_foreign=seen_foreign)
-                seen_foreign = seen_foreign or _decode(current.data) is None
-                return self._take_over(claim, current) if self._is_free(claim, current) else None
-            except StorageError as error:
-                if error.transient:
-                    return None
-                raise
-
-        return wait_for(
-            attempt,
-            lock=self._name,
-            describe=self.describe,
-            timeout_s=timeout_s,
-            pace=self._pace,
-            runtime=self._runtime,
+        self._expire_ms = settings.file_system_expire_minutes * 60_000
+        # A peer with the expiry configured breaks a lock that is older, so that the lease may not be longer.
+        validity_s = min(settings.validity_s, self._expire_ms / 1000 or settings.validity_s)
+        super().__init__(
+            storage,
+            path=join_path(directory, _FILE_NAME),
+            terms=LeaseTerms(validity_s, min(settings.renew_interval_s, validity_s / 10)),
+            pace=Pace(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, settings.pause_ms / 1000)),
+            runtime=runtime,
         )
 
     def describe(self) -> LockHolder | None:
         current = self._storage.read_versioned(self._path)
-        modified_ms = self._modified_ms()
-        if current is None or modified_ms is None:
+        info = self._storage.stat(self._path)
+        if current is None or info is None:
             return None
         record = _decode(current.data)
-        since_ms = modified_ms if record is None else record.acquired_at_ms
+        since_ms = info.modified_ms if record is None else record.acquired_at_ms
         return LockHolder(
-            lock=self._name,
-            owner="a writer that left no name, Java Hudi for instance" if record is None else record.owner,
+            lock=self.name,
+            owner="a writer that left no name, such as Java Hudi" if record is None else record.owner,
             age_s=max(0, self._runtime.clock.now_ms() - since_ms) / 1000,
             since_ms=since_ms,
-            is_lapsed=self._is_lapsed(record),
+            is_lapsed=self._is_free(current),
             detail=_foreign_detail(current.data) if record is None else str(record.process),
         )
 
-    def _create(self, claim: _Claim, *, after_foreign: bool) -> RenewedLease | None:
-        started_s, started_ms = self._now()
-        if not self._storage.put_if_absent(self._path, self._content(claim, started_ms)):
-            return None
-        if after_foreign:
-            self._runtime.clock.sleep(_CONFIRM_AFTER_S)
-        current = self._storage.read_versioned(self._path)
-        if current is None or not claim.is_mine(current.data):
-            return None
-        return self._lease(claim, version=current.version, started_s=started_s, started_ms=started_ms)
+    def _claim(self) -> LockObject:
+        return _Claim(
+            storage=self._storage,
+            path=self._path,
+            name=self.name,
+            owner=self._runtime.ids.uuid(),
+            process=self._processes.me(),
+            acquired_at_ms=self._runtime.clock.now_ms(),
+        )
 
-    def _take_over(self, claim: _Claim, current: VersionedBytes) -> RenewedLease | None:
-        started_s, started_ms = self._now()
-        version = self._storage.replace(self._path, self._content(claim, started_ms), version=current.version)
-        if version is None:
-            return None
-        return self._lease(claim, version=version, started_s=started_s, started_ms=started_ms)
-
-    def _is_free(self, claim: _Claim, current: VersionedBytes) -> bool:
-        # A claim of this very call is there when the store took a write but its answer got lost.
-        return claim.is_mine(current.data) or self._is_lapsed(_decode(current.data))
-
-    def _is_lapsed(self, record: _Record | None) -> bool:
+    def _is_free(self, current: VersionedBytes) -> bool:
         now_ms = self._runtime.clock.now_ms()
+        record = _decode(current.data)
         if record is not None and (
             now_ms > record.valid_until_ms + CLOCK_DRIFT_MS or self._processes.is_dead(record.process)
         ):
             return True
-        if not self._expire_ms:
-            return False
-        modified_ms = self._modified_ms()
-        return modified_ms is not None and now_ms - modified_ms > self._expire_ms
+        info = self._storage.stat(self._path) if self._expire_ms else None
+        return info is not None and now_ms - info.modified_ms > self._expire_ms
 
-    def _modified_ms(self) -> int | None:
-        info = self._storage.stat(self._path)
-        return None if info is None else info.modified_ms
-
-    def _now(self) -> tuple[float, int]:
-        return self._runtime.clock.monotonic_s(), self._runtime.clock.now_ms()
-
-    def _content(self, claim: _Claim, started_ms: int) -> bytes:
-        return claim.encode(valid_until_ms=started_ms + int(self._terms.validity_s * 1000))
-
-    def _lease(self, claim: _Claim, *, version: str, started_s: float, started_ms: int) -> RenewedLease:
-        return RenewedLease(
-            claim,
-            storage=self._storage,
-            version=version,
-            started_s=started_s,
-            started_ms=started_ms,
-            terms=self._terms,
-            runtime=self._runtime,
-        )
+    def _confirmation_s(self, seen: VersionedBytes | None) -> float:
+        return 0.0 if seen is None or _decode(seen.data) is not None else _CONFIRM_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +125,14 @@ class _Claim:
     acquired_at_ms: int
 
     def encode(self, *, valid_until_ms: int) -> bytes:
-        return _encode(
-            _Record(
-                owner=self.owner,
-                process=self.process,
-                acquired_at_ms=self.acquired_at_ms,
-                valid_until_ms=valid_until_ms,
-            )
-        )
+        fields = {
+            "by": _SIGNATURE,
+            "owner": self.owner,
+            "process": self.process.to_json(),
+            "acquiredAt": self.acquired_at_ms,
+            "validUntil": valid_until_ms,
+        }
+        return json.dumps(fields).encode()
 
     def is_mine(self, data: bytes) -> bool:
         record = _decode(data)
@@ -208,22 +144,6 @@ class _Claim:
             self.storage.delete(self.path)
 
 
-def _encode(record: _Record) -> bytes:
-    process = record.process
-    return json.dumps(
-        {
-            "by": _SIGNATURE,
-            "owner": record.owner,
-            "host": process.host,
-            "machine": process.machine,
-            "pid": process.pid,
-            "started": process.started,
-            "acquiredAt": record.acquired_at_ms,
-            "validUntil": record.valid_until_ms,
-        }
-    ).encode()
-
-
 def _decode(data: bytes) -> _Record | None:
     """The record, None if the content is not ours: then it is somebody's lock, whatever it says."""
     try:
@@ -232,12 +152,7 @@ def _decode(data: bytes) -> _Record | None:
             return None
         return _Record(
             owner=str(fields["owner"]),
-            process=ProcessId(
-                host=str(fields["host"]),
-                machine=str(fields["machine"]),
-                pid=int(fields["pid"]),
-                started=str(fields["started"]),
-            ),
+            process=ProcessId.from_json(fields["process"]),
             acquired_at_ms=int(fields["acquiredAt"]),
             valid_until_ms=int(fields["validUntil"]),
         )

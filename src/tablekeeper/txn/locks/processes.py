@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = ["LinuxProcesses", "ProcessId", "Processes"]
 
@@ -29,6 +30,20 @@ class ProcessId:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+    def to_json(self) -> dict[str, str | int]:
+        """As it is written into a lock."""
+        return {"host": self.host, "machine": self.machine, "pid": self.pid, "started": self.started}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ProcessId:
+        """From what a lock says; `KeyError`, `TypeError` or `ValueError` if it is something else."""
+        return cls(
+            host=str(fields["host"]),
+            machine=str(fields["machine"]),
+            pid=int(fields["pid"]),
+            started=str(fields["started"]),
+        )
 
 
 class Processes(Protocol):
