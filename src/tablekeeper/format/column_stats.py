@@ -1,10 +1,8 @@
 """Column statistics for the metadata table: from a Parquet footer, or from rows at hand.
 
-Java prunes a file when the statistics of a filtered column exclude it, and takes a file without
-a record for an indexed column to hold nothing but nulls there. So every indexed column that a file has needs
-a record, and a range that the Parquet footer does not give (the writer leaves out very long
-values) must not be passed off as empty: `column_ranges_from_parquet` names such columns, and the
-caller computes them from the rows.
+Java prunes a file when the statistics of a filtered column exclude it. A range that the Parquet
+footer does not give (writers leave out very long values) must therefore not be passed off as
+empty: `column_ranges_from_parquet` leaves such a column out, and it has to be computed from the rows.
 
 Columns are addressed as in the index definition: by dotted path in the Parquet schema, so that
 `a.b` is a field of a struct and `a.list.element` the elements of a list.
@@ -25,6 +23,7 @@ __all__ = [
     "column_ranges_from_parquet",
     "column_ranges_from_table",
     "deleted_column_range",
+    "empty_column_range",
     "merge_column_ranges",
     "value_type_of",
 ]
@@ -70,18 +69,16 @@ def value_type_of(data_type: Any) -> ValueType | None:
     return None
 
 
-def column_ranges_from_parquet(
-    metadata: Any, *, columns: Iterable[str]
-) -> tuple[dict[str, ColumnRange], tuple[str, ...]]:
-    """Ranges of `columns` by a Parquet footer (`FileMetaData`), and the columns whose bounds it does not give.
+def column_ranges_from_parquet(metadata: Any, schema: Any, *, columns: Iterable[str]) -> dict[str, ColumnRange]:
+    """Ranges of those of `columns` whose bounds the footer of a Parquet file (`FileMetaData`) gives.
 
-    Columns that the file does not have, or that have no statistics type, are in neither.
+    `schema` is the file's Arrow schema. Left out are columns that the file does not have, that have no
+    statistics type, that have no values at all, or whose bounds are not known from the footer.
     """
-    leaves = {path: _leaf_type(metadata.schema.to_arrow_schema(), path) for path in columns}
     ranges: dict[str, ColumnRange] = {}
-    unknown: set[str] = set()
-    positions = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    for path, data_type in leaves.items():
+    positions = {metadata.schema.column(i).path: i for i in range(len(metadata.schema))}
+    for path in columns:
+        data_type = _leaf_type(schema, path)
         value_type = None if data_type is None else value_type_of(data_type)
         position = positions.get(path)
         if value_type is None or position is None:
@@ -89,11 +86,10 @@ def column_ranges_from_parquet(
         empty = ColumnRange(path, value_type, None, None, 0, 0, type_info=_type_info(data_type))
         chunks = [metadata.row_group(i).column(position) for i in range(metadata.num_row_groups)]
         parts = [_chunk_range(chunk, empty) for chunk in chunks]
-        if any(part is None for part in parts):
-            unknown.add(path)
-        else:
-            ranges[path] = merge_column_ranges([empty, *(part for part in parts if part is not None)])
-    return ranges, tuple(sorted(unknown))
+        known = [part for part in parts if part is not None]
+        if known and len(known) == len(parts):
+            ranges[path] = merge_column_ranges(known)
+    return ranges
 
 
 def column_ranges_from_table(table: Any, *, columns: Iterable[str]) -> dict[str, ColumnRange]:
@@ -126,6 +122,11 @@ def merge_column_ranges(ranges: Sequence[ColumnRange]) -> ColumnRange:
     for part in ranges[1:]:
         merged = merged.merged_with(part)
     return merged
+
+
+def empty_column_range(column: str) -> ColumnRange:
+    """The range of a column in a file without rows, such as a log of nothing but deletes."""
+    return ColumnRange(column, ValueType.NULL, None, None, 0, 0)
 
 
 def deleted_column_range(column: str) -> ColumnRange:
