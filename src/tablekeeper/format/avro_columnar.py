@@ -6,20 +6,18 @@ Every length is checked against the bytes at hand, and a record must use up exac
 
 from __future__ import annotations
 
-import io
 import struct
-from collections.abc import Callable
-from decimal import Decimal, localcontext
-from typing import Any
+from collections.abc import Collection, Iterator
 
-import fastavro
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.format.avro_decoder import RecordDecoder
 from tablekeeper.format.avro_rows import binary_lengths, binary_values, fixed_pieces, join_pieces, record_pieces
-from tablekeeper.format.avro_types import AvroNode, AvroSchema, resolve_record
+from tablekeeper.format.avro_types import AvroSchema, resolve_record
+from tablekeeper.format.avro_walk import MalformedAvroError
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock
 
 __all__ = ["decode_avro_block", "decode_avro_rows", "encode_avro_block_content"]
@@ -28,10 +26,13 @@ _CONTENT_VERSION = 3
 _START = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
 _ENCODED_BATCH_ROWS = 1 << 16
+_DECODED_BATCH_ROWS = 1 << 13
+_DECODED_BATCH_SIZE = 1 << 22
+_MAX_RECORD_SIZE = (1 << 31) - 1
 
 
-def decode_avro_block(block: LogBlock, *, file: str) -> pa.Table:
-    """The rows of an Avro data block, with the schema that its header carries."""
+def decode_avro_block(block: LogBlock, *, file: str, columns: Collection[str] | None = None) -> pa.Table:
+    """The rows of an Avro data block, with the schema that its header carries; `columns` as in `decode_avro_rows`."""
     if block.type not in (BlockType.AVRO_DATA, BlockType.CDC_DATA):
         raise ValueError(f"a {block.type.name} block holds no Avro rows")
     schema = block.header.get(HeaderKey.SCHEMA)
@@ -44,7 +45,7 @@ def decode_avro_block(block: LogBlock, *, file: str) -> pa.Table:
     if not 0 <= version <= _CONTENT_VERSION:
         raise UnsupportedFeatureError(f"{file}: an Avro block with content version {version} is not known here")
     offsets, lengths = _find_records(data, count, file=file)
-    return decode_avro_rows(data, offsets=offsets, lengths=lengths, schema=schema, file=file)
+    return decode_avro_rows(data, offsets=offsets, lengths=lengths, schema=schema, file=file, columns=columns)
 
 
 def decode_avro_rows(
@@ -54,25 +55,65 @@ def decode_avro_rows(
     lengths: npt.NDArray[np.int64],
     schema: AvroSchema,
     file: str,
+    columns: Collection[str] | None = None,
 ) -> pa.Table:
-    """One row for each record `data[offset : offset + length]`."""
+    """One row for each record `data[offset : offset + length]`.
+
+    With `columns`, only those of them that the schema has, in its order; the others are stepped over.
+    """
     root = resolve_record(schema, file=file)
-    plain = fastavro.parse_schema(_plain(root))
-    rows: list[Any] = []
-    for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
-        stream = io.BytesIO(data[offset : offset + length])
+    wanted = None if columns is None else frozenset(columns)
+    arrow = pa.schema([field for field in root.arrow if wanted is None or field.name in wanted])
+    data = memoryview(data).cast("B")
+    starts, ends = _bounds(data, offsets, lengths, file=file)
+    if (starts[1:] < ends[:-1]).any():
+        data, starts, ends = _in_order(data, starts, ends)
+    batches = []
+    for first, last in _batch_bounds(starts, ends):
+        base = int(starts[first])
+        decoder = RecordDecoder(data[base : int(ends[last - 1])])
         try:
-            row = fastavro.schemaless_reader(stream, plain)
-        except (EOFError, ValueError, IndexError, OverflowError, MemoryError, TypeError, StopIteration) as error:
-            raise CorruptTableError(file=file, reason=f"a record does not decode ({error!r})") from error
-        if stream.tell() != length:
-            raise CorruptTableError(file=file, reason="a record does not fill its length")
-        rows.append(row)
-    columns = [
-        pa.array([_converter(node)(row[name]) for row in rows], node.arrow)
-        for name, node in zip(root.names, root.children, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=pa.schema(list(root.arrow)))
+            arrays = decoder.columns(root, starts[first:last] - base, ends[first:last] - base, wanted)
+        except MalformedAvroError as error:
+            raise CorruptTableError(file=file, reason=f"records {first} to {last - 1}: {error}") from error
+        # A table without columns still has its number of rows.
+        batches.append(pa.RecordBatch.from_struct_array(_struct(arrow, arrays, last - first)))
+    return pa.Table.from_batches(batches, schema=arrow).combine_chunks()
+
+
+def _struct(arrow: pa.Schema, arrays: list[pa.Array], count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.struct(list(arrow)), count, [None], children=arrays)
+
+
+def _bounds(
+    data: memoryview, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], *, file: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    starts, sizes = np.asarray(offsets, np.int64), np.asarray(lengths, np.int64)
+    outside = (
+        (starts < 0) | (sizes < 0) | (starts > len(data)) | (sizes > len(data) - starts) | (sizes > _MAX_RECORD_SIZE)
+    )
+    if outside.any():
+        raise CorruptTableError(file=file, reason=f"record {int(np.argmax(outside))} lies outside the bytes given")
+    return starts, starts + sizes
+
+
+def _in_order(
+    data: memoryview, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> tuple[memoryview, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Copy records that are out of order or overlap, one after the other."""
+    copied = b"".join(data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+    new_ends = np.cumsum(ends - starts)
+    return memoryview(copied), new_ends - (ends - starts), new_ends
+
+
+def _batch_bounds(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """First and last (exclusive) record of batches small enough to stay in the processor's cache."""
+    first = 0
+    while first < len(starts):
+        full = int(np.searchsorted(ends, starts[first] + _DECODED_BATCH_SIZE, side="right"))
+        last = max(first + 1, min(full, first + _DECODED_BATCH_ROWS))
+        yield first, last
+        first = last
 
 
 def encode_avro_block_content(table: pa.Table, schema: AvroSchema) -> bytes:
@@ -103,65 +144,23 @@ def _cast(column: pa.Array, arrow: pa.DataType, name: str) -> pa.Array:
 
 
 def _find_records(data: memoryview, count: int, *, file: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    if count < 0 or count > (len(data) - _START.size) // _LENGTH.size:
+    """Offsets and lengths of the records of a block."""
+    if not 0 <= count <= (len(data) - _START.size) // _LENGTH.size:
         raise CorruptTableError(file=file, reason=f"{count} records in an Avro block of {len(data)} bytes")
-    offsets, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    ends: list[int] = []
     at = _START.size
-    for number in range(count):
-        if len(data) - at < _LENGTH.size:
-            raise CorruptTableError(file=file, reason=f"an Avro block ends before record {number} of {count}")
-        length = _LENGTH.unpack_from(data, at)[0]
-        at += _LENGTH.size
-        if not 0 <= length <= len(data) - at:
-            raise CorruptTableError(file=file, reason=f"record {number} of an Avro block has length {length}")
-        offsets[number], lengths[number] = at, length
-        at += length
+    unpack = _LENGTH.unpack_from
+    try:
+        for _ in range(count):
+            (length,) = unpack(data, at)
+            if length < 0:
+                raise CorruptTableError(file=file, reason=f"record {len(ends)} of an Avro block has length {length}")
+            at += _LENGTH.size + length
+            ends.append(at)
+    except struct.error as error:
+        raise CorruptTableError(file=file, reason=f"an Avro block ends before record {len(ends)} of {count}") from error
     if at != len(data):
-        raise CorruptTableError(file=file, reason=f"{len(data) - at} bytes after the last record of an Avro block")
-    return offsets, lengths
-
-
-def _plain(node: AvroNode, name: str = "r") -> Any:
-    """The schema without logical types, so that values come as integers and bytes."""
-    simple: Any = node.kind
-    if node.kind == "record":
-        fields = [
-            {"name": field, "type": _plain(child, f"{name}_{field}")}
-            for field, child in zip(node.names, node.children, strict=True)
-        ]
-        simple = {"type": "record", "name": name, "fields": fields}
-    elif node.kind == "array":
-        simple = {"type": "array", "items": _plain(node.children[0], name + "_i")}
-    elif node.kind == "map":
-        simple = {"type": "map", "values": _plain(node.children[1], name + "_v")}
-    elif node.kind == "fixed":
-        simple = {"type": "fixed", "name": name, "size": node.size}
-    elif node.kind == "enum":
-        simple = {"type": "enum", "name": name, "symbols": list(node.symbols)}
-    if node.union is None:
-        return simple
-    pairs = sorted(
-        (number, branch) for number, branch in zip(node.union, ("null", simple), strict=True) if number is not None
-    )
-    return [branch for _number, branch in pairs]
-
-
-def _converter(node: AvroNode) -> Callable[[Any], Any]:
-    if pa.types.is_decimal(node.arrow):
-        return lambda v: None if v is None else _decimal(int.from_bytes(v, "big", signed=True), node.arrow.scale)
-    if node.kind == "record":
-        inner = {name: _converter(child) for name, child in zip(node.names, node.children, strict=True)}
-        return lambda v: None if v is None else {name: inner[name](item) for name, item in v.items()}
-    if node.kind == "array":
-        item = _converter(node.children[0])
-        return lambda v: None if v is None else [item(one) for one in v]
-    if node.kind == "map":
-        value = _converter(node.children[1])
-        return lambda v: None if v is None else [(key, value(one)) for key, one in v.items()]
-    return lambda v: v
-
-
-def _decimal(unscaled: int, scale: int) -> Decimal:
-    with localcontext() as context:
-        context.prec = 100
-        return Decimal(unscaled).scaleb(-scale)
+        raise CorruptTableError(file=file, reason=f"the records of an Avro block take {at} of its {len(data)} bytes")
+    bounds = np.array([_START.size, *ends], np.int64)
+    offsets = bounds[:-1] + _LENGTH.size
+    return offsets, bounds[1:] - offsets

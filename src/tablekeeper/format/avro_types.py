@@ -54,9 +54,12 @@ class AvroNode:
 
     @property
     def min_size(self) -> int:
-        """Bytes that every value of this type takes at least."""
-        if self.union is not None:
-            return 1
+        """Bytes that every field of this type takes at least."""
+        return self.min_value_size if self.union is None else 1
+
+    @property
+    def min_value_size(self) -> int:
+        """Bytes that every value of this type takes at least, the branch of a union not counted."""
         if self.kind == "record":
             return sum(child.min_size for child in self.children)
         return {"null": 0, "float": 4, "double": 8, "fixed": self.size}.get(self.kind, 1)
