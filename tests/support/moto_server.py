@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import boto3
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 _ACCESS = {"aws_access_key_id": "tester", "aws_secret_access_key": "secret", "region": "us-east-1"}
@@ -98,7 +98,7 @@ def _watched(
     application: Callable[..., Iterable[bytes]], running: MotoServer
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     def serve(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = unquote(environ.get("RAW_URI", environ["PATH_INFO"]).partition("?")[0])
+        path = unquote(str(environ.get("RAW_URI", environ["PATH_INFO"])).partition("?")[0])
         fault = running.take_fault(environ["REQUEST_METHOD"], path)
         if fault is None:
             return application(environ, start_response)
