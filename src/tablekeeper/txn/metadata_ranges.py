@@ -32,7 +32,7 @@ def load_missing_ranges(
     columns: Sequence[str],
     runtime: Runtime,
 ) -> dict[str, tuple[ColumnRange, ...]]:
-    """Ranges of `columns` for each written file, by path: `known` ones, and where some are missing what the file says."""
+    """Ranges of `columns` for each written file, by path: the `known` ones, and those of the file where some lack."""
     written = {stat.path: stat for stat in stats}
     complete = {path: tuple(known.get(path, ())) for path in written}
     wanted = set(columns)
