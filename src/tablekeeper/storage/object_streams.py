@@ -136,11 +136,12 @@ class _PartOutput(io.RawIOBase):
         return self._position
 
     def write(self, data: Any, /) -> int:
-        count = memoryview(data).nbytes
-        if self._write is not None and count:
-            self._write(data)
-        self._position += count
-        return count
+        # Arrow's buffers are of signed bytes, which the client refuses.
+        view = memoryview(data).cast("B")
+        if self._write is not None and view.nbytes:
+            self._write(view)
+        self._position += view.nbytes
+        return view.nbytes
 
     def detach_writer(self) -> None:
         self._write = None

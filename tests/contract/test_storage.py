@@ -1,0 +1,587 @@
+"""What every store promises: atomic publish, one winner, read your writes, and what listings mean.
+
+The S3 store runs against moto, which enforces If-None-Match and If-Match on a put (a test below says so through plain
+requests). What moto cannot show is the real store's own consistency: its answers come from one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tablekeeper.errors import InvalidRequestError, NotFoundError
+from tablekeeper.storage import LocalStorage, MemoryStorage, Storage, forget_memory, open_storage
+from tablekeeper.storage.object_store import ObjectStorage
+from tests.support.moto_server import MotoServer, moto_server
+
+Opener = Callable[[], Storage]
+
+ALL_STORES = ["local", "memory", "s3"]
+STORES_BETWEEN_PROCESSES = ["local", "s3"]
+ODD_NAMES = [
+    "with space",
+    "percent%",
+    "escaped%2Fslash",
+    "escaped%20space",
+    "city=San José",
+    "日本",
+    "plus+and&and;",
+    "hash#and?",
+    "~tilde",
+    ".hidden",
+    "quote'and\"",
+    "<[{|}]>^`",
+    "back\\slash",
+]
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[MotoServer]:
+    with moto_server() as server:
+        server.create_bucket("lake")
+        yield server
+
+
+@pytest.fixture(params=ALL_STORES)
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Opens the same empty place again and again, each time as a new client."""
+    name = f"place-{uuid4()}"
+    if request.param == "local":
+        yield lambda: LocalStorage(tmp_path / name)
+    elif request.param == "memory":
+        yield lambda: MemoryStorage(f"memory://{name}/table")
+        forget_memory(name)
+    else:
+        server: MotoServer = request.getfixturevalue("s3_server")
+        yield lambda: ObjectStorage(f"s3://lake/{name}/my table", options=server.options)
+
+
+@pytest.fixture
+def store(open_store: Opener) -> Storage:
+    return open_store()
+
+
+def names_below(store: Storage, directory: str = "") -> list[str]:
+    return sorted(info.path for info in store.walk(directory))
+
+
+def top_directories(store: Storage) -> list[str]:
+    """Directories of the root, without the one that a file system shows for its scratch directory."""
+    return [name for name in store.list_directories("") if name != ".hoodie"]
+
+
+def abandon_output(store: Storage, path: str, data: bytes, error: BaseException) -> None:
+    with store.open_output(path) as sink:
+        sink.write(data)
+        raise error
+
+
+# Reading what was written
+
+
+def test_a_written_object_is_read_back_by_every_client_at_once(open_store: Opener) -> None:
+    writer, reader = open_store(), open_store()
+    writer.put("p/a", b"one")
+    assert reader.read("p/a") == b"one"
+    assert [info.path for info in reader.list_files("p")] == ["p/a"]
+    writer.put("p/a", b"two!")
+    assert reader.read("p/a") == b"two!"
+    facts = reader.stat("p/a")
+    assert facts is not None
+    assert (facts.path, facts.name, facts.size) == ("p/a", "a", 4)
+    writer.delete("p/a")
+    assert reader.stat("p/a") is None
+    assert reader.list_files("p") == []
+
+
+def test_an_empty_object_is_an_object(store: Storage) -> None:
+    store.put("empty", b"")
+    assert store.read("empty") == b""
+    assert [(info.path, info.size) for info in store.list_files("")] == [("empty", 0)]
+    assert [(info.path, info.size) for info in store.walk("")] == [("empty", 0)]
+    with store.open_input("empty") as stream:
+        assert stream.read() == b""
+
+
+def test_the_time_of_a_change_is_close_to_now_in_milliseconds(store: Storage) -> None:
+    store.put("a", b"")
+    [info] = store.list_files("")
+    facts = store.stat("a")
+    assert facts is not None
+    assert facts.modified_ms == info.modified_ms
+    assert 1_600_000_000_000 < info.modified_ms < 9_999_999_999_999
+
+
+def test_a_missing_object_is_reported_with_its_place(store: Storage) -> None:
+    for read in (
+        store.read,
+        lambda path: store.read_range(path, start=0, length=1),
+        lambda path: store.read_range(path, start=0, length=0),
+        store.open_input,
+    ):
+        with pytest.raises(NotFoundError, match="missing/object: no such file"):
+            read("missing/object")
+    assert store.stat("missing/object") is None
+    assert store.read_versioned("missing/object") is None
+
+
+def test_a_directory_is_not_an_object(store: Storage) -> None:
+    store.put("p/q/a", b"1")
+    assert store.stat("p/q") is None
+    assert store.read_versioned("p/q") is None
+    with pytest.raises(NotFoundError):
+        store.read("p/q")
+    with pytest.raises(NotFoundError):
+        store.open_input("p/q")
+    store.delete("p/q")
+    assert store.read("p/q/a") == b"1"
+
+
+@pytest.mark.parametrize("path", ["", "/abs", "a//b", "a/", "../up", "a/../../up", "./a", "a\0b"])
+def test_a_path_that_could_leave_the_store_is_refused(store: Storage, path: str) -> None:
+    for use in (store.stat, store.read, store.delete, store.open_input, store.open_output):
+        with pytest.raises(InvalidRequestError):
+            use(path)
+    with pytest.raises(InvalidRequestError):
+        store.put(path, b"")
+    if path:
+        with pytest.raises(InvalidRequestError):
+            store.list_files(path)
+        with pytest.raises(InvalidRequestError):
+            store.delete_tree(path)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_odd_names_are_kept_as_they_are(store: Storage, name: str) -> None:
+    path = f"{name}/{name}"
+    store.put(path, name.encode())
+    assert store.read(path) == name.encode()
+    assert top_directories(store) == [name]
+    assert [info.path for info in store.list_files(name)] == [path]
+    assert names_below(store) == [path]
+    assert not store.put_if_absent(path, b"")
+    store.delete(path)
+    assert names_below(store) == []
+
+
+# Ranges and streams
+
+
+def test_a_range_is_cut_at_the_end_of_the_object(store: Storage) -> None:
+    store.put("a", bytes(range(100)))
+    assert store.read_range("a", start=0, length=3) == bytes([0, 1, 2])
+    assert store.read_range("a", start=97, length=50) == bytes([97, 98, 99])
+    assert store.read_range("a", start=50, length=0) == b""
+    assert store.read_range("a", start=100, length=5) == b""
+    assert store.read_range("a", start=1000, length=5) == b""
+    store.put("empty", b"")
+    assert store.read_range("empty", start=0, length=5) == b""
+
+
+def test_a_range_below_zero_is_refused(store: Storage) -> None:
+    store.put("a", b"abc")
+    with pytest.raises(InvalidRequestError):
+        store.read_range("a", start=-1, length=1)
+    with pytest.raises(InvalidRequestError):
+        store.read_range("a", start=0, length=-1)
+
+
+def test_an_input_seeks_and_reads_anywhere(store: Storage) -> None:
+    data = os.urandom(3_000_000)
+    store.put("a", data)
+    with store.open_input("a") as stream:
+        assert stream.read(10) == data[:10]
+        assert stream.read(100_000) == data[10:100_010]
+        stream.seek(2_999_990)
+        assert stream.read(100) == data[2_999_990:]
+        stream.seek(-2_000_000, os.SEEK_END)
+        assert stream.read(1_500_000) == data[1_000_000:2_500_000]
+        assert stream.tell() == 2_500_000
+        stream.seek(0)
+        assert stream.read() == data
+
+
+def test_parquet_goes_out_and_in_through_streams(store: Storage) -> None:
+    table = pa.table({"id": list(range(200_000)), "text": [f"row {i}" for i in range(200_000)]})
+    with store.open_output("p/data.parquet") as sink:
+        pq.write_table(table, sink, row_group_size=30_000)
+    with store.open_input("p/data.parquet") as source:
+        assert pq.read_table(source).equals(table)
+    with store.open_input("p/data.parquet") as source:
+        file = pq.ParquetFile(source)
+        assert file.metadata.num_row_groups == 7
+        assert file.read_row_group(6, columns=["id"])["id"].to_pylist()[-1] == 199_999
+    facts = store.stat("p/data.parquet")
+    assert facts is not None
+    assert facts.size == len(store.read("p/data.parquet"))
+
+
+def test_a_parquet_writer_writes_batch_by_batch(store: Storage) -> None:
+    table = pa.table({"id": list(range(1000))})
+    with store.open_output("data.parquet") as sink, pq.ParquetWriter(sink, table.schema) as writer:
+        for _ in range(5):
+            writer.write_table(table)
+    with store.open_input("data.parquet") as source:
+        assert pq.read_table(source).num_rows == 5000
+
+
+def test_an_output_larger_than_one_part_arrives_whole(store: Storage) -> None:
+    chunk = os.urandom(1_000_000)
+    with store.open_output("big") as sink:
+        for _ in range(20):
+            sink.write(chunk)
+    assert store.read("big") == chunk * 20
+
+
+# Atomic publish
+
+
+def test_an_output_shows_nothing_before_it_is_closed(open_store: Opener) -> None:
+    writer, reader = open_store(), open_store()
+    with writer.open_output("p/a") as sink:
+        sink.write(b"x" * 10_000_000)
+        sink.flush()
+        assert reader.stat("p/a") is None
+        assert names_below(reader) == []
+    assert reader.read("p/a") == b"x" * 10_000_000
+
+
+@pytest.mark.parametrize("size", [0, 10, 20_000_000])
+def test_an_output_left_by_an_exception_publishes_nothing(store: Storage, size: int) -> None:
+    with pytest.raises(KeyError, match="stop"):
+        abandon_output(store, "p/a", b"x" * size, KeyError("stop"))
+    assert store.stat("p/a") is None
+    assert names_below(store) == []
+
+
+def test_an_abandoned_output_leaves_the_old_object_alone(store: Storage) -> None:
+    store.put("a", b"old")
+    with pytest.raises(KeyboardInterrupt):
+        abandon_output(store, "a", b"new", KeyboardInterrupt())
+    assert store.read("a") == b"old"
+    with store.open_output("a") as sink:
+        sink.write(b"new")
+    assert store.read("a") == b"new"
+
+
+def test_an_output_that_is_never_entered_publishes_nothing(store: Storage) -> None:
+    store.open_output("a")
+    assert names_below(store) == []
+
+
+def test_a_reader_never_sees_half_an_object(open_store: Opener) -> None:
+    contents = {bytes([letter]) * size for letter, size in ((65, 2_000_000), (66, 1_000_000), (67, 3))}
+    open_store().put("a", b"A" * 2_000_000)
+    done = Event()
+
+    def write() -> None:
+        store = open_store()
+        for turn in range(8):
+            for data in contents:
+                if turn % 2:
+                    store.put("a", data)
+                else:
+                    with store.open_output("a") as sink:
+                        for start in range(0, len(data), 100_000):
+                            sink.write(data[start : start + 100_000])
+        done.set()
+
+    def read() -> int:
+        store, seen = open_store(), 0
+        while not done.is_set():
+            assert store.read("a") in contents
+            seen += 1
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        pool.submit(write).result(timeout=60)
+        assert all(reader.result(timeout=60) > 0 for reader in readers)
+
+
+KILLED = """
+import json, os, signal, sys
+from tablekeeper.storage import StorageSpec, open_storage
+store = open_storage(StorageSpec(*json.loads(sys.argv[1])))
+with store.open_output("p/a") as sink:
+    sink.write(b"x" * 20_000_000)
+    sink.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("open_store", STORES_BETWEEN_PROCESSES, indirect=True)
+def test_a_killed_process_publishes_nothing(store: Storage) -> None:
+    assert run_script(KILLED, spec_argument(store)).returncode == -signal.SIGKILL
+    assert store.stat("p/a") is None
+    assert names_below(store) == []
+    assert store.list_directories("p") == []
+
+
+# One winner
+
+
+def test_put_if_absent_leaves_what_is_there(store: Storage) -> None:
+    assert store.put_if_absent("p/a", b"first")
+    assert not store.put_if_absent("p/a", b"second")
+    assert store.read("p/a") == b"first"
+    store.delete("p/a")
+    assert store.put_if_absent("p/a", b"third")
+
+
+def test_of_threads_that_create_one_object_exactly_one_wins(open_store: Opener) -> None:
+    stores = [open_store() for _ in range(6)]
+    for turn in range(10):
+        path = f"timeline/{turn}"
+        with ThreadPoolExecutor(6) as pool:
+            won = list(pool.map(lambda me, p=path: stores[me].put_if_absent(p, str(me).encode()), range(6)))
+        assert won.count(True) == 1
+        assert stores[0].read(path) == str(won.index(True)).encode()
+
+
+def test_replace_needs_the_version_that_is_there(store: Storage) -> None:
+    store.put("lock", b"0")
+    first = store.read_versioned("lock")
+    assert first is not None
+    assert first.data == b"0"
+    second = store.replace("lock", b"1", version=first.version)
+    assert second is not None
+    assert second != first.version
+    assert store.replace("lock", b"late", version=first.version) is None
+    now = store.read_versioned("lock")
+    assert now is not None
+    assert (now.data, now.version) == (b"1", second)
+    assert store.replace("lock", b"2", version=second) is not None
+    assert store.read("lock") == b"2"
+
+
+def test_replace_is_refused_after_any_other_change(store: Storage) -> None:
+    store.put("lock", b"0")
+    seen = store.read_versioned("lock")
+    assert seen is not None
+    store.put("lock", b"1")
+    assert store.replace("lock", b"mine", version=seen.version) is None
+    store.delete("lock")
+    assert store.replace("lock", b"mine", version=seen.version) is None
+    assert store.stat("lock") is None
+    assert store.put_if_absent("lock", b"2")
+    assert store.replace("lock", b"mine", version=seen.version) is None
+    assert store.read("lock") == b"2"
+
+
+def test_of_threads_that_replace_one_version_exactly_one_wins(open_store: Opener) -> None:
+    stores = [open_store() for _ in range(6)]
+    stores[0].put("lock", b"start")
+    for _ in range(10):
+        seen = stores[0].read_versioned("lock")
+        assert seen is not None
+
+        def attempt(me: int, version: str = seen.version) -> str | None:
+            return stores[me].replace("lock", f"{me} {uuid4()}".encode(), version=version)
+
+        with ThreadPoolExecutor(6) as pool:
+            won = [me for me, version in enumerate(pool.map(attempt, range(6))) if version is not None]
+        assert len(won) == 1
+        assert stores[0].read("lock").startswith(f"{won[0]} ".encode())
+
+
+def test_counting_with_replace_loses_no_step(open_store: Opener) -> None:
+    open_store().put("counter", b"0")
+
+    def count_up(_: int) -> None:
+        store = open_store()
+        for _ in range(10):
+            while True:
+                seen = store.read_versioned("counter")
+                assert seen is not None
+                if store.replace("counter", str(int(seen.data) + 1).encode(), version=seen.version):
+                    break
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count_up, range(4)))
+    assert open_store().read("counter") == b"40"
+
+
+COMPETING = """
+import json, sys
+from tablekeeper.storage import StorageSpec, open_storage
+store, me = open_storage(StorageSpec(*json.loads(sys.argv[1]))), sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+won = [turn for turn in range(40) if store.put_if_absent(f"timeline/{turn}", me.encode())]
+for _ in range(40):
+    while True:
+        seen = store.read_versioned("counter")
+        if store.replace("counter", str(int(seen.data) + 1).encode(), version=seen.version):
+            break
+print(json.dumps(won))
+"""
+
+
+@pytest.mark.parametrize("open_store", STORES_BETWEEN_PROCESSES, indirect=True)
+def test_of_processes_exactly_one_wins_each_time(store: Storage) -> None:
+    store.put("counter", b"0")
+    processes = [start_script(COMPETING, spec_argument(store), str(me)) for me in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    outputs = [process.communicate(timeout=120)[0] for process in let_go(processes)]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    wins = [json.loads(output) for output in outputs]
+    assert Counter(turn for won in wins for turn in won) == Counter(range(40))
+    for me, won in enumerate(wins):
+        assert all(store.read(f"timeline/{turn}") == str(me).encode() for turn in won)
+    assert store.read("counter") == b"120"
+
+
+# Listings and removal
+
+
+def test_a_listing_shows_one_level_in_order(store: Storage) -> None:
+    for path in ("p/b", "p/a", "p/c/d", "p/c/e/f", "p-q/x", "pq", "p/.hidden/x"):
+        store.put(path, path.encode())
+    assert [info.path for info in store.list_files("p")] == ["p/a", "p/b"]
+    assert store.list_directories("p") == [".hidden", "c"]
+    assert [info.path for info in store.list_files("")] == ["pq"]
+    assert top_directories(store) == ["p", "p-q"]
+    assert [(info.path, info.size) for info in store.list_files("p/c")] == [("p/c/d", 5)]
+
+
+def test_a_missing_directory_is_an_empty_one(store: Storage) -> None:
+    store.put("file", b"")
+    for directory in ("nowhere", "no/where", "file"):
+        assert store.list_files(directory) == []
+        assert store.list_directories(directory) == []
+        assert list(store.walk(directory)) == []
+        store.delete_tree(directory)
+    assert store.read("file") == b""
+
+
+def test_a_store_nobody_wrote_to_is_empty(store: Storage) -> None:
+    assert store.list_files("") == []
+    assert store.list_directories("") == []
+    assert list(store.walk("")) == []
+    store.delete("a")
+    store.delete_many(["a", "b"])
+    store.delete_tree("")
+    assert store.list_directories("") == []
+
+
+def test_walk_finds_objects_at_every_depth_and_nothing_beside(store: Storage) -> None:
+    paths = ["a", "p/a", "p/q/r/s/t", "p/q-r/a", "pq/a", ".hoodie/timeline/1.commit"]
+    for path in paths:
+        store.put(path, path.encode())
+    assert names_below(store) == sorted(paths)
+    assert names_below(store, "p") == ["p/a", "p/q-r/a", "p/q/r/s/t"]
+    assert names_below(store, "p/q") == ["p/q/r/s/t"]
+    assert {info.path: info.size for info in store.walk("")} == {path: len(path) for path in paths}
+
+
+def test_a_long_listing_is_complete(store: Storage) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: store.put(f"p/{number:04d}", b""), range(1100)))
+    expected = [f"p/{number:04d}" for number in range(1100)]
+    assert [info.path for info in store.list_files("p")] == expected
+    assert names_below(store) == expected
+    store.delete_many(expected[:-1])
+    assert names_below(store) == expected[-1:]
+
+
+def test_deleting_what_is_not_there_is_no_error(store: Storage) -> None:
+    store.put("a", b"")
+    store.delete("b")
+    store.delete("x/y/z")
+    store.delete("a/b")
+    store.delete_many(["a", "b", "x/y/z"])
+    assert names_below(store) == []
+
+
+def test_a_removed_tree_takes_nothing_else_with_it(store: Storage) -> None:
+    for path in ("p/a", "p/q/b", "p/q/c", "p/qq/d", "p/q.txt", "z"):
+        store.put(path, b"")
+    store.delete_tree("p/q")
+    assert names_below(store) == ["p/a", "p/q.txt", "p/qq/d", "z"]
+    assert store.list_directories("p") == ["qq"]
+    store.delete_tree("p/q")
+    store.delete_tree("")
+    assert names_below(store) == []
+    assert store.list_directories("") == []
+    store.put("p/a", b"again")
+    assert store.read("p/a") == b"again"
+
+
+# Elsewhere
+
+
+def test_a_spec_opens_the_same_place(store: Storage) -> None:
+    store.put("p/a", b"1")
+    again = open_storage(store.spec)
+    assert again.read("p/a") == b"1"
+    assert again.spec == store.spec
+    assert open_storage(store.spec) is again
+
+
+def test_one_store_serves_many_threads(store: Storage) -> None:
+    def work(me: int) -> list[str]:
+        for turn in range(5):
+            store.put(f"t{me}/{turn}", f"{me}-{turn}".encode())
+            assert store.read(f"t{me}/{turn}") == f"{me}-{turn}".encode()
+        return [info.path for info in store.list_files(f"t{me}")]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(work, range(8)))
+    assert found == [[f"t{me}/{turn}" for turn in range(5)] for me in range(8)]
+
+
+def test_the_test_server_enforces_the_preconditions_that_the_s3_store_relies_on(s3_server: MotoServer) -> None:
+    client = s3_server.client
+    first = client.put_object(Bucket="lake", Key="conditions", Body=b"1", IfNoneMatch="*")["ETag"]
+    with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
+        client.put_object(Bucket="lake", Key="conditions", Body=b"2", IfNoneMatch="*")
+    client.put_object(Bucket="lake", Key="conditions", Body=b"2", IfMatch=first)
+    with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
+        client.put_object(Bucket="lake", Key="conditions", Body=b"3", IfMatch=first)
+    assert client.get_object(Bucket="lake", Key="conditions")["Body"].read() == b"2"
+
+
+def spec_argument(store: Storage) -> str:
+    return json.dumps([store.spec.uri, dict(store.spec.options)])
+
+
+def start_script(script: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def run_script(script: str, *arguments: str) -> subprocess.Popen[str]:
+    process = start_script(script, *arguments)
+    process.communicate(timeout=60)
+    return process
+
+
+def let_go(processes: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]:
+    """Release the processes that wait for a line, all at about the same time."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return processes

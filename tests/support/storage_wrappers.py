@@ -1,0 +1,125 @@
+"""Stores in front of a real one, to count what is asked of it and to fail at a chosen call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from threading import Lock
+from typing import BinaryIO, Literal, TypeVar
+
+from tablekeeper.errors import StorageError
+from tablekeeper.storage.protocol import FileInfo, Storage, StorageSpec, VersionedBytes
+
+T = TypeVar("T")
+
+
+class WatchedStorage:
+    """Passes every call on to `storage` through `around`, which subclasses override."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
+        """Carry out one call. `path` is the first path of a call for several."""
+        del kind, path
+        return call()
+
+    @property
+    def spec(self) -> StorageSpec:
+        return self.storage.spec
+
+    def stat(self, path: str) -> FileInfo | None:
+        return self.around("stat", path, lambda: self.storage.stat(path))
+
+    def read(self, path: str) -> bytes:
+        return self.around("read", path, lambda: self.storage.read(path))
+
+    def read_range(self, path: str, *, start: int, length: int) -> bytes:
+        return self.around("read_range", path, lambda: self.storage.read_range(path, start=start, length=length))
+
+    def read_versioned(self, path: str) -> VersionedBytes | None:
+        return self.around("read_versioned", path, lambda: self.storage.read_versioned(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        self.around("put", path, lambda: self.storage.put(path, data))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return self.around("put_if_absent", path, lambda: self.storage.put_if_absent(path, data))
+
+    def replace(self, path: str, data: bytes, *, version: str) -> str | None:
+        return self.around("replace", path, lambda: self.storage.replace(path, data, version=version))
+
+    def delete(self, path: str) -> None:
+        self.around("delete", path, lambda: self.storage.delete(path))
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        targets = list(paths)
+        self.around("delete_many", targets[0] if targets else "", lambda: self.storage.delete_many(targets))
+
+    def delete_tree(self, prefix: str) -> None:
+        self.around("delete_tree", prefix, lambda: self.storage.delete_tree(prefix))
+
+    def list_files(self, directory: str) -> list[FileInfo]:
+        return self.around("list_files", directory, lambda: self.storage.list_files(directory))
+
+    def list_directories(self, directory: str) -> list[str]:
+        return self.around("list_directories", directory, lambda: self.storage.list_directories(directory))
+
+    def walk(self, directory: str) -> Iterator[FileInfo]:
+        return self.around("walk", directory, lambda: self.storage.walk(directory))
+
+    def open_input(self, path: str) -> BinaryIO:
+        return self.around("open_input", path, lambda: self.storage.open_input(path))
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self.around("open_output", path, lambda: self.storage.open_output(path))
+
+
+class CountingStorage(WatchedStorage):
+    """Remembers every call as (kind, path), from any thread."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.calls: list[tuple[str, str]] = []
+        self._lock = Lock()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Calls by kind."""
+        return Counter(kind for kind, _ in self.calls)
+
+    def paths(self, *kinds: str) -> list[str]:
+        """Paths of the calls of these kinds, in order."""
+        return [path for kind, path in self.calls if kind in kinds]
+
+    def reset(self) -> None:
+        self.calls.clear()
+
+    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
+        with self._lock:
+            self.calls.append((kind, path))
+        return call()
+
+
+class FaultyStorage(WatchedStorage):
+    """Fails the `fail_at`-th call (from 1) among `kinds`, or among all: before it happens, or after."""
+
+    def __init__(
+        self, storage: Storage, *, fail_at: int, when: Literal["before", "after"], kinds: frozenset[str] | None = None
+    ) -> None:
+        super().__init__(storage)
+        self._fail_at = fail_at
+        self._when = when
+        self._kinds = kinds
+        self.seen = 0
+
+    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
+        counted = self._kinds is None or kind in self._kinds
+        self.seen += counted
+        if not counted or self.seen != self._fail_at:
+            return call()
+        if self._when == "after":
+            call()
+            raise StorageError(f"{path}: {kind} was done, but its answer got lost", path=path, transient=True)
+        raise StorageError(f"{path}: {kind} was not done", path=path, transient=True)
