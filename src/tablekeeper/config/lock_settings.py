@@ -209,9 +209,7 @@ _REMOVED = {
 
 def _strategy(name: str) -> CandidateStrategy:
     if name in _REMOVED:
-        raise InvalidRequestError(
-            f"{_STRATEGY}: {name} is not a strategy of its own here: {_REMOVED[name]}. Remove it."
-        )
+        raise InvalidRequestError(f"{_STRATEGY}: remove {name}, it is no strategy of its own: {_REMOVED[name]}.")
     try:
         return CandidateStrategy(name)
     except ValueError:

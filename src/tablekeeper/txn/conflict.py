@@ -1,0 +1,224 @@
+"""Conflict detection before a commit: what to compare with, and what counts as a conflict (seed 004).
+
+Values in, values out: the timeline as loaded under the lock, and two functions that look into the
+candidates' metadata. Three steps:
+
+1. **Completed candidates.** By start: those that were pending when this write started and have
+   completed, and those that started later and have completed. By end: those that completed after this
+   write started. Either way what was completed before the start is left out.
+2. **Pending candidates**, by the kind of this write and of the pending one:
+
+   | this write | pending ingestion | pending clustering | pending compaction |
+   |---|---|---|---|
+   | ingestion | no | unless updates are allowed | yes |
+   | clustering | if updates are allowed | no | no |
+   | compaction | no | no | no |
+
+   A pending plan that is cancellable is no candidate: it yields. A write that executes a cancellable
+   plan yields itself, to all pending writes but cancellable ones (seed 002).
+3. **Overlap** of the file groups touched; of buckets where the table has a bucket index, because two
+   writers that create the same bucket give it different file ids.
+
+A compaction that was requested before this write is no conflict: the write saw its plan and put its
+rows on top of it. Log compaction rewrites log blocks that readers replace by name, and disturbs no
+writer. Plans of table services are checked against each other when they are scheduled.
+
+A completed candidate is looked at for clustering even if updates are not allowed, when no writer
+should have touched its file groups: one that did so under other settings must not lose its rows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tablekeeper.config.lock_settings import CandidateStrategy, ConflictSettings
+from tablekeeper.model import Action, CompletionTime, FileGroupId, Instant, RequestedTime
+
+__all__ = [
+    "Conflict",
+    "ConflictCandidates",
+    "OwnWrite",
+    "Touched",
+    "WriteKind",
+    "find_conflict",
+    "has_conflict",
+    "overlapping_groups",
+    "pending_kind",
+    "select_candidates",
+]
+
+_BUCKET_DIGITS = 8
+
+
+class WriteKind(enum.Enum):
+    """What a write does, as far as conflicts are concerned."""
+
+    INGESTION = "ingestion"
+    CLUSTERING = "clustering"
+    COMPACTION = "compaction"
+    LOG_COMPACTION = "log compaction"
+
+
+_PENDING_KINDS = {
+    Action.COMMIT: WriteKind.INGESTION,
+    Action.DELTA_COMMIT: WriteKind.INGESTION,
+    Action.REPLACE_COMMIT: WriteKind.INGESTION,
+    Action.CLUSTERING: WriteKind.CLUSTERING,
+    Action.COMPACTION: WriteKind.COMPACTION,
+    Action.LOG_COMPACTION: WriteKind.LOG_COMPACTION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWrite:
+    """The write that wants to commit.
+
+    `pending_at_start` are the requested times of all instants that were pending when it started.
+    """
+
+    instant: RequestedTime
+    kind: WriteKind
+    file_groups: frozenset[FileGroupId]
+    pending_at_start: frozenset[RequestedTime] = frozenset()
+    is_cancellable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What another instant writes, replaces or plans to rewrite.
+
+    The kind is told here because a completed compaction or clustering does not show it in its action.
+    """
+
+    file_groups: frozenset[FileGroupId]
+    kind: WriteKind
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictCandidates:
+    """Instants that a commit has to be compared with, each part by requested time."""
+
+    completed: tuple[Instant, ...] = ()
+    pending: tuple[Instant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The instant that stands in the way, and this write's file groups that it touches, sorted."""
+
+    instant: Instant
+    file_groups: tuple[FileGroupId, ...]
+
+
+def pending_kind(instant: Instant) -> WriteKind | None:
+    """The kind of a pending instant; None for those that write no data (clean, rollback, savepoint, …)."""
+    return _PENDING_KINDS.get(instant.action)
+
+
+def select_candidates(
+    own: OwnWrite,
+    *,
+    timeline: tuple[Instant, ...],
+    settings: ConflictSettings,
+    is_cancellable: Callable[[Instant], bool],
+) -> ConflictCandidates:
+    """The candidates among `timeline`, the instants in their latest state as loaded under the lock.
+
+    `is_cancellable` tells whether the pending plan of a table service is; it is asked only where it matters.
+    """
+    if own.kind in (WriteKind.COMPACTION, WriteKind.LOG_COMPACTION) and not own.is_cancellable:
+        return ConflictCandidates()
+    others = sorted((i for i in timeline if i.requested_at != own.instant), key=lambda i: i.requested_at)
+    return ConflictCandidates(
+        completed=tuple(i for i in others if _is_completed_candidate(own, i, strategy=settings.strategy)),
+        pending=tuple(
+            i
+            for i in others
+            if i.is_pending
+            and _concerns(own, pending_kind(i), allow_updates=settings.allow_updates)
+            and not (pending_kind(i) is not WriteKind.INGESTION and is_cancellable(i))
+        ),
+    )
+
+
+def overlapping_groups(
+    *, own: Iterable[FileGroupId], other: Iterable[FileGroupId], by_bucket: bool
+) -> tuple[FileGroupId, ...]:
+    """Groups of `own` that `other` touches too, sorted. `by_bucket`: the table has a simple bucket index."""
+    identity = _bucket if by_bucket else _itself
+    touched = {identity(group) for group in other}
+    return tuple(sorted(group for group in own if identity(group) in touched))
+
+
+def has_conflict(*, own: Iterable[FileGroupId], other: Iterable[FileGroupId], by_bucket: bool) -> bool:
+    """True if both touch a file group, or a bucket, in common."""
+    return bool(overlapping_groups(own=own, other=other, by_bucket=by_bucket))
+
+
+def find_conflict(
+    own: OwnWrite,
+    *,
+    timeline: tuple[Instant, ...],
+    settings: ConflictSettings,
+    touched_by: Callable[[Instant], Touched],
+    is_cancellable: Callable[[Instant], bool],
+    by_bucket: bool,
+) -> Conflict | None:
+    """The first candidate that conflicts, completed ones first; None if the write may commit.
+
+    `touched_by` looks into a candidate: the metadata of a completed or inflight one, the plan of a table service.
+    An ingestion that has not said yet what it touches touches nothing.
+    """
+    candidates = select_candidates(own, timeline=timeline, settings=settings, is_cancellable=is_cancellable)
+    for instant in (*candidates.completed, *candidates.pending):
+        touched = touched_by(instant)
+        if _is_harmless(own, instant, kind=touched.kind):
+            continue
+        groups = overlapping_groups(own=own.file_groups, other=touched.file_groups, by_bucket=by_bucket)
+        if groups:
+            return Conflict(instant=instant, file_groups=groups)
+    return None
+
+
+def _is_completed_candidate(own: OwnWrite, instant: Instant, *, strategy: CandidateStrategy) -> bool:
+    if instant.completed_at is None or not instant.action.writes_data:
+        return False
+    if strategy is CandidateStrategy.END_TIMESTAMP:
+        # The one place where an end is compared with a start: both were taken from one increasing clock.
+        return instant.completed_at > CompletionTime(own.instant.value)
+    return instant.requested_at > own.instant or instant.requested_at in own.pending_at_start
+
+
+def _concerns(own: OwnWrite, pending: WriteKind | None, *, allow_updates: bool) -> bool:
+    """The table of pending candidates."""
+    if own.is_cancellable:
+        return pending is not None
+    match own.kind, pending:
+        case WriteKind.INGESTION, WriteKind.COMPACTION:
+            return True
+        case WriteKind.INGESTION, WriteKind.CLUSTERING:
+            return not allow_updates
+        case WriteKind.CLUSTERING, WriteKind.INGESTION:
+            return allow_updates
+    return False
+
+
+def _is_harmless(own: OwnWrite, instant: Instant, *, kind: WriteKind) -> bool:
+    if own.is_cancellable:
+        return False
+    if kind is WriteKind.LOG_COMPACTION:
+        return True
+    return kind is WriteKind.COMPACTION and own.kind is WriteKind.INGESTION and instant.requested_at < own.instant
+
+
+def _itself(group: FileGroupId) -> tuple[str, str]:
+    return group.partition, group.file_id
+
+
+def _bucket(group: FileGroupId) -> tuple[str, str]:
+    """File ids of a bucket index begin with the bucket's number; one that does not stands for itself."""
+    number = group.file_id[:_BUCKET_DIGITS]
+    has_number = len(number) == _BUCKET_DIGITS and number.isascii() and number.isdigit()
+    return group.partition, number if has_number else group.file_id
