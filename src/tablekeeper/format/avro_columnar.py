@@ -147,20 +147,21 @@ def _find_records(data: memoryview, count: int, *, file: str) -> tuple[npt.NDArr
     """Offsets and lengths of the records of a block."""
     if not 0 <= count <= (len(data) - _START.size) // _LENGTH.size:
         raise CorruptTableError(file=file, reason=f"{count} records in an Avro block of {len(data)} bytes")
-    ends: list[int] = []
+    ends = [_START.size]
     at = _START.size
-    unpack = _LENGTH.unpack_from
+    unpack, append = _LENGTH.unpack_from, ends.append
     try:
         for _ in range(count):
-            (length,) = unpack(data, at)
-            if length < 0:
-                raise CorruptTableError(file=file, reason=f"record {len(ends)} of an Avro block has length {length}")
-            at += _LENGTH.size + length
-            ends.append(at)
+            at += _LENGTH.size + unpack(data, at)[0]
+            append(at)
     except struct.error as error:
-        raise CorruptTableError(file=file, reason=f"an Avro block ends before record {len(ends)} of {count}") from error
-    if at != len(data):
-        raise CorruptTableError(file=file, reason=f"the records of an Avro block take {at} of its {len(data)} bytes")
-    bounds = np.array([_START.size, *ends], np.int64)
+        reason = f"an Avro block of {len(data)} bytes ends before record {len(ends) - 1} of {count}"
+        raise CorruptTableError(file=file, reason=reason) from error
+    bounds = np.array(ends, np.int64)
+    # Looked at here and not in the loop, which is the one part that Python does record by record.
+    if at != len(data) or (np.diff(bounds) < _LENGTH.size).any():
+        raise CorruptTableError(
+            file=file, reason=f"record lengths do not add up to the {len(data)} bytes of an Avro block"
+        )
     offsets = bounds[:-1] + _LENGTH.size
     return offsets, bounds[1:] - offsets

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import localcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError, Unsupport
 from tablekeeper.format.avro_rows import binary_values, encode_values, encode_varints, join_pieces
 from tablekeeper.format.avro_types import AvroNode
 from tablekeeper.format.log_blocks import BlockType, LogBlock
+from tablekeeper.format.log_kryo import KryoDelete, MalformedKryoError, decode_kryo_deletes
 
 __all__ = ["DELETE_SCHEMA_NAMES", "decode_deletes", "encode_deletes"]
 
@@ -53,6 +54,16 @@ _WRAPPED: Mapping[int, pa.DataType] = {
     11: pa.timestamp("us", tz="UTC"),
 }
 _WRAPPED_IN_ARRAY: Mapping[int, pa.DataType] = {**_WRAPPED, _LOCAL_DATE_IN_ARRAY: pa.date32()}
+_KINDS_OF_CLASSES: Mapping[str, int] = {
+    "java.lang.Boolean": 1,
+    "java.lang.Integer": _INT,
+    "java.lang.Short": _INT,
+    "java.lang.Long": 3,
+    "java.lang.Float": 4,
+    "java.lang.Double": 5,
+    "java.lang.String": 7,
+    "java.math.BigDecimal": _DECIMAL,
+}
 _TEXT = AvroNode("string", pa.string(), union=(0, 1))
 
 
@@ -71,12 +82,18 @@ def decode_deletes(block: LogBlock, *, file: str) -> pa.Table:
     version, length = _START.unpack_from(content)
     if not 0 <= length <= len(content) - _START.size:
         raise _corrupt(file, block, f"a length of {length} in {len(content)} bytes of content")
-    if version < _CONTENT_VERSION:
-        raise UnsupportedFeatureError(f"{file}: the delete block at byte {block.offset} has content version {version}")
+    data = bytes(content[_START.size : _START.size + length])
     try:
-        return _AvroDeletes(bytes(content[_START.size : _START.size + length])).table()
-    except (_MalformedError, UnicodeDecodeError, IndexError, pa.ArrowException, OverflowError) as error:
+        if version in (1, 2):
+            return _kryo_table(decode_kryo_deletes(data, version=version, file=file))
+        if version == _CONTENT_VERSION:
+            return _AvroDeletes(data).table()
+    except (_MalformedError, MalformedKryoError, UnicodeError, IndexError, pa.ArrowException, OverflowError) as error:
         raise _corrupt(file, block, f"deletes that do not decode ({error})") from error
+    raise UnsupportedFeatureError(
+        f"{file}: the delete block at byte {block.offset} has content version {version}, which this release does not "
+        "know. Upgrade tablekeeper, or compact the file group with the writer's own release."
+    )
 
 
 def _corrupt(file: str, block: LogBlock, reason: str) -> CorruptTableError:
@@ -173,8 +190,8 @@ class _AvroDeletes:
         reader = self._readers.get(kind)
         return self._long() if reader is None else reader()
 
-    def _decimal(self) -> Decimal:
-        return Decimal(int.from_bytes(self._bytes(), "big", signed=True)).scaleb(-_DECIMAL_TYPE.scale)
+    def _decimal(self) -> int:
+        return int.from_bytes(self._bytes(), "big", signed=True)
 
     def _boolean(self) -> bool:
         byte = self._data[self._at]
@@ -197,6 +214,28 @@ class _AvroDeletes:
                 kind = self._long()
                 items.append((kind, self._value(kind, _WRAPPED_IN_ARRAY)))
         return items
+
+
+def _kryo_table(deletes: list[KryoDelete]) -> pa.Table:
+    keys = [None if key is None else key.encode() for key, _partition, _value in deletes]
+    partitions = [None if partition is None else partition.encode() for _key, partition, _value in deletes]
+    orderings = [(_NULL, None) if typed is None else _wrapped_java(*typed) for _key, _partition, typed in deletes]
+    return _delete_table(keys, partitions, [kind for kind, _value in orderings], [value for _kind, value in orderings])
+
+
+def _wrapped_java(java_class: str, value: Any) -> tuple[int, Any]:
+    """An ordering value as its number in the union and in the form that a wrapper holds it."""
+    kind = _KINDS_OF_CLASSES[java_class]
+    if kind == 7:
+        return kind, value.encode()
+    if kind == _DECIMAL:
+        with localcontext() as context:
+            context.prec = 1000
+            unscaled = value.scaleb(_DECIMAL_TYPE.scale)
+            if unscaled != unscaled.to_integral_value():
+                raise _MalformedError(f"an ordering value with more than {_DECIMAL_TYPE.scale} decimal places")
+            return kind, int(unscaled)
+    return kind, value
 
 
 def _delete_table(
@@ -223,7 +262,17 @@ def _plain_ordering(values: list[Any], used: set[int], kinds: Mapping[int, pa.Da
             raise _MalformedError(f"ordering values of several types ({', '.join(sorted(map(str, types)))})")
         return pa.array(values, pa.int64())
     arrow = types.pop()
-    return _text_array(values) if arrow == pa.string() else pa.array(values, arrow)
+    if arrow == pa.string():
+        return _text_array(values)
+    return _decimal_array(values) if arrow == _DECIMAL_TYPE else pa.array(values, arrow)
+
+
+def _decimal_array(unscaled: list[int | None]) -> pa.Array:
+    data = b"".join((value or 0).to_bytes(16, "little", signed=True) for value in unscaled)
+    validity = pa.array([value is not None for value in unscaled], pa.bool_()).buffers()[1]
+    array = pa.Array.from_buffers(_DECIMAL_TYPE, len(unscaled), [validity, pa.py_buffer(data)])
+    array.validate(full=True)
+    return array
 
 
 def _struct_ordering(values: list[Any], used: set[int]) -> pa.Array:
