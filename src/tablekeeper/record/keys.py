@@ -50,9 +50,22 @@ def record_keys(batch: pa.RecordBatch | pa.Table, spec: KeySpec) -> pa.Array:
     return pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement=_NULL_PART)
 
 
-def bucket_field_values(batch: pa.RecordBatch | pa.Table, fields: tuple[str, ...]) -> list[pa.Array]:
-    """The text of each field that the bucket index hashes, in order; nulls stay null (they hash as 0)."""
-    return [format_values(column_values(batch, field)) for field in fields]
+def bucket_field_values(
+    batch: pa.RecordBatch | pa.Table, fields: tuple[str, ...], *, key: KeySpec | None = None
+) -> list[pa.Array]:
+    """The text of each field that the bucket index hashes; nulls stay null (they hash as 0).
+
+    With `key`, the values are those that Java reads back out of the record key: in the order of
+    the key's fields, and a composite key of one field counts as a whole (`id:5`), because Java
+    takes a key apart only if it holds both `,` and `:`.
+    """
+    if key is None:
+        return [format_values(column_values(batch, field)) for field in fields]
+    texts = [format_values(column_values(batch, field)) for field in key.fields if field in fields]
+    if key.composite and len(key.fields) == 1 and texts:
+        whole = record_keys(batch, key)
+        return [pc.if_else(pc.match_substring(texts[0], ","), texts[0], whole)]
+    return texts
 
 
 def _missing(text: pa.Array) -> pa.Array:

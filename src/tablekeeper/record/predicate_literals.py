@@ -138,8 +138,7 @@ def _time_sql(value: dt.date) -> str:
 
 
 def _number_beside(value: Literal, sample: float | decimal.Decimal) -> Any:
-    if isinstance(value, str):
-        value = _read_text(value, pa.float64() if isinstance(sample, float) else pa.int64())
+    # Text is not read as a number here: the column may be text now and have been a number in an older file.
     if isinstance(value, float) and not isinstance(sample, float):
         # Spark compares such a pair as doubles, rounding the column.
         return UNKNOWN if isinstance(sample, decimal.Decimal) or abs(value) >= _FIRST_ROUNDED else value

@@ -45,12 +45,12 @@ _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 class ColumnRange:
     """What statistics say about one column of some rows; None is unknown.
 
-    `min` and `max` are bounds of the values that are neither null nor not-a-number, tight or
+    `minimum` and `maximum` are bounds of the values that are neither null nor not-a-number, tight or
     not. `value_count` counts rows, nulls included. `nan_count` is 0 only when known to be.
     """
 
-    min: Any = None
-    max: Any = None
+    minimum: Any = None
+    maximum: Any = None
     null_count: int | None = None
     value_count: int | None = None
     nan_count: int | None = None
@@ -63,7 +63,9 @@ class ColumnRange:
     @property
     def may_hold_nan(self) -> bool:
         """Whether a not-a-number may hide outside the bounds."""
-        known_other = [bound for bound in (self.min, self.max) if bound is not None and not isinstance(bound, float)]
+        known_other = [
+            bound for bound in (self.minimum, self.maximum) if bound is not None and not isinstance(bound, float)
+        ]
         return not known_other and self.nan_count != 0
 
 
@@ -123,7 +125,7 @@ class Predicate(abc.ABC):
 def _partition_range(text: str | None, kind: pa.DataType) -> ColumnRange | None:
     if text is None:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return ColumnRange(min="", max="")
+            return ColumnRange(minimum="", maximum="")
         return None if pa.types.is_binary(kind) else ColumnRange(null_count=1, value_count=1)
     try:
         value = parse_value(text, kind)
@@ -131,7 +133,7 @@ def _partition_range(text: str | None, kind: pa.DataType) -> ColumnRange | None:
         return None
     if isinstance(value, float) and math.isnan(value):
         return None
-    return ColumnRange(min=value, max=value, null_count=0, value_count=1, nan_count=0)
+    return ColumnRange(minimum=value, maximum=value, null_count=0, value_count=1, nan_count=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +263,12 @@ class Like(Predicate):
         if known is None or known.only_nulls or self.excluded:
             return known is None or not known.only_nulls
         prefix = self._prefix()
-        low, high = (beside_sample(prefix, b) if isinstance(b, str) else UNKNOWN for b in (known.min, known.max))
+        low, high = (
+            beside_sample(prefix, b) if isinstance(b, str) else UNKNOWN for b in (known.minimum, known.maximum)
+        )
         # All texts with the prefix lie between the prefix and the prefix followed by anything.
-        below = low is not UNKNOWN and known.min > prefix and not known.min.startswith(prefix)
-        above = high is not UNKNOWN and known.max < prefix
+        below = low is not UNKNOWN and known.minimum > prefix and not known.minimum.startswith(prefix)
+        above = high is not UNKNOWN and known.maximum < prefix
         return not (below or above)
 
     def _tokens(self) -> list[str]:
@@ -376,14 +380,14 @@ def _comparison_may_be_true(op: str, value: Literal, known: ColumnRange) -> bool
     """Whether some row within the bounds may compare so; bounds that do not order with the value are unknown."""
     if known.only_nulls:
         return False
-    low = UNKNOWN if known.min is None else beside_sample(value, known.min)
-    high = UNKNOWN if known.max is None else beside_sample(value, known.max)
+    low = UNKNOWN if known.minimum is None else beside_sample(value, known.minimum)
+    high = UNKNOWN if known.maximum is None else beside_sample(value, known.maximum)
     if op in (">", ">=", "!=") and known.may_hold_nan:
         return True
-    below_all = low is not UNKNOWN and low < known.min
-    above_all = high is not UNKNOWN and high > known.max
-    at_low = low is not UNKNOWN and low == known.min
-    at_high = high is not UNKNOWN and high == known.max
+    below_all = low is not UNKNOWN and low < known.minimum
+    above_all = high is not UNKNOWN and high > known.maximum
+    at_low = low is not UNKNOWN and low == known.minimum
+    at_high = high is not UNKNOWN and high == known.maximum
     impossible = {
         "=": below_all or above_all,
         "!=": at_low and at_high,
