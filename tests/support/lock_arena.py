@@ -1,0 +1,89 @@
+"""Where the lock suites fight: one table, any number of writers that want its lock, one clock."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tablekeeper.config.lock_settings import LockSettings
+from tablekeeper.errors import LockNotAcquiredError
+from tablekeeper.runtime import Runtime
+from tablekeeper.storage.local import LocalStorage
+from tablekeeper.storage.memory import MemoryStorage
+from tablekeeper.storage.object_store import ObjectStorage
+from tablekeeper.storage.protocol import Storage
+from tablekeeper.txn.locks import TableLock
+from tablekeeper.txn.locks.file_system import FileSystemLock
+from tablekeeper.txn.locks.in_process import InProcessLock
+from tablekeeper.txn.locks.processes import ProcessId
+from tablekeeper.txn.locks.storage_based import StorageBasedLock
+from tests.support.fake_runtime import FakeClock, FakeWorld
+from tests.support.moto_server import MotoServer
+
+LOCK_FILE = ".hoodie/lock"
+LOCK_OBJECT = ".hoodie/.locks/table_lock.json"
+PATHS = {"file_system": LOCK_FILE, "storage_based": LOCK_OBJECT}
+SETTINGS = LockSettings(pause_ms=20)
+_NUMBERS = itertools.count()
+
+
+@dataclass
+class FakeProcesses:
+    """Processes of a test: all are alive but those in `dead`."""
+
+    pid: int
+    dead: set[int] = field(default_factory=set)
+
+    def me(self) -> ProcessId:
+        return ProcessId(host="host", machine="boot", pid=self.pid, started="1")
+
+    def is_dead(self, process: ProcessId) -> bool:
+        return process.pid in self.dead
+
+
+class Arena:
+    """One table and any number of writers that want its lock, on one clock."""
+
+    def __init__(self, kind: str, directory: Path, s3: MotoServer | None = None) -> None:
+        self.kind, _, self._store = kind.partition("-")
+        self._directory = directory
+        self._s3 = s3
+        self.world = FakeWorld()
+        self._writers = 0
+        self.dead: set[int] = set()
+        self.clock: FakeClock = self.world.clock
+        self.path = PATHS.get(self.kind, "")
+        # The in-process lock has one registry for all tests: a name of its own keeps them apart.
+        self._name = f"locks-{next(_NUMBERS)}"
+        self.storage = self.open_store(self.world.process())
+
+    def open_store(self, runtime: Runtime) -> Storage:
+        if self._store == "local":
+            return LocalStorage(self._directory, runtime=runtime)
+        if self._store == "s3":
+            assert self._s3 is not None
+            return ObjectStorage(f"s3://locks/{self._name}", options=self._s3.options, runtime=runtime)
+        return MemoryStorage(f"memory://{self._name}/table", runtime=runtime)
+
+    def writer(
+        self, *, storage: Storage | None = None, runtime: Runtime | None = None, settings: LockSettings = SETTINGS
+    ) -> TableLock:
+        """The lock as a further process sees it."""
+        self._writers += 1
+        runtime = runtime or self.world.process()
+        storage = storage or self.open_store(runtime)
+        processes = FakeProcesses(self._writers, self.dead)
+        if self.kind == "in_process":
+            return InProcessLock(storage.spec.uri, runtime=runtime)
+        if self.kind == "file_system":
+            return FileSystemLock(storage, settings=settings, runtime=runtime, processes=processes)
+        return StorageBasedLock(storage, settings=settings, runtime=runtime, processes=processes)
+
+    def is_taken(self) -> bool:
+        """True if a newcomer does not get the lock at once."""
+        try:
+            self.writer().acquire(timeout_s=0).release()
+        except LockNotAcquiredError:
+            return True
+        return False
