@@ -1,1 +1,29 @@
-"""Apache Hudi tables from Python, on Spark."""
+"""Apache Hudi tables from Python: written, read and kept healthy, on Spark or without it."""
+
+from tablekeeper.errors import (
+    CommitOutcomeUnknownError,
+    ConflictError,
+    CorruptTableError,
+    FencedError,
+    InvalidRequestError,
+    LockNotAcquiredError,
+    StorageError,
+    TablekeeperError,
+    UnsupportedFeatureError,
+)
+from tablekeeper.table import Table
+from tablekeeper.write.results import WriteResult
+
+__all__ = [
+    "CommitOutcomeUnknownError",
+    "ConflictError",
+    "CorruptTableError",
+    "FencedError",
+    "InvalidRequestError",
+    "LockNotAcquiredError",
+    "StorageError",
+    "Table",
+    "TablekeeperError",
+    "UnsupportedFeatureError",
+    "WriteResult",
+]

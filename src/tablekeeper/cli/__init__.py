@@ -1,1 +1,3 @@
+"""Commands for the terminal."""
 
+__all__: list[str] = []

@@ -1,1 +1,3 @@
+"""Where tasks run: Spark, or threads of this process."""
 
+__all__: list[str] = []

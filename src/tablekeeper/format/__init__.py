@@ -1,1 +1,3 @@
+"""Bytes to values and back, without I/O."""
 
+__all__: list[str] = []

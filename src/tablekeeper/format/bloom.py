@@ -30,6 +30,8 @@ MAX_HASHES = 16
 
 _HEADER = struct.Struct(">iibi")
 _DYNAMIC_HEADER = struct.Struct(">iii")
+_SIMPLE = "SIMPLE"
+_DYNAMIC = "DYNAMIC_V0"
 _VERSION = -1
 _MURMUR = 1
 _MOST_READABLE_HASHES = 4096
@@ -90,9 +92,14 @@ def build_bloom_filter(keys: pa.Array, *, expected_entries: int, false_positive_
     return builder.encode()
 
 
-def might_contain(filter_bytes: bytes, keys: pa.Array, *, file: str = "bloom filter") -> npt.NDArray[np.bool_]:
-    """For each key, False if it is certainly not in the filter (SIMPLE or DYNAMIC_V0). A null is in no filter."""
-    filters = _decode_filters(filter_bytes, file=file)
+def might_contain(
+    filter_bytes: bytes, keys: pa.Array, *, bloom_type: str | None = None, file: str = "bloom filter"
+) -> npt.NDArray[np.bool_]:
+    """For each key, False if it is certainly not in the filter. A null is in no filter.
+
+    `bloom_type` is what the footer calls the filter, SIMPLE or DYNAMIC_V0; without it the length decides.
+    """
+    filters = _decode_filters(filter_bytes, bloom_type=bloom_type, file=file)
     found = np.zeros(len(keys), dtype=np.bool_)
     for places, rows in equal_length_groups(as_binary(keys)):
         group = np.zeros(len(rows), dtype=np.bool_)
@@ -121,10 +128,12 @@ class _Filter:
         return alive
 
 
-def _decode_filters(data: bytes, *, file: str) -> list[_Filter]:
-    """The filters that a SIMPLE (one) or DYNAMIC_V0 (any number) consists of; their lengths tell which it is."""
+def _decode_filters(data: bytes, *, bloom_type: str | None, file: str) -> list[_Filter]:
+    """The plain filters that a SIMPLE (one) or DYNAMIC_V0 (any number) filter consists of."""
     hashes, bits = _decode_header(data, 0, file=file)
     size = _HEADER.size + (bits + 7) // 8
+    if bloom_type not in (None, (_SIMPLE if len(data) == size else _DYNAMIC)):
+        raise CorruptTableError(file=file, reason=f"the bloom filter is not a whole {bloom_type} filter")
     if len(data) == size:
         return [_decode_filter(data, 0, hashes=hashes, bits=bits)]
     start = _HEADER.size + _DYNAMIC_HEADER.size

@@ -170,14 +170,22 @@ def decode_history_file(data: bytes, *, file: str, with_contents: bool = True) -
 def _read_rows(data: bytes, columns: Sequence[str], *, file: str) -> list[dict[str, Any]]:
     expected = pa.schema([_SCHEMA.field(name) for name in columns])
     try:
-        # One row takes a byte at least, so a count above the length is damage, met before anything is allocated.
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as parquet:
-            if parquet.metadata.num_rows > len(data):
-                raise CorruptTableError(file=file, reason="claims more rows than it has bytes")
+            _verify_row_count(parquet.metadata, size=len(data), file=file)
             rows: list[dict[str, Any]] = parquet.read(columns=list(columns)).cast(expected).to_pylist()
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
         raise CorruptTableError(file=file, reason=f"the Parquet file does not decode ({error})") from error
     return rows
+
+
+def _verify_row_count(metadata: Any, *, size: int, file: str) -> None:
+    """Refuse a footer whose counts disagree, or that claims rows without bytes, before anything is allocated.
+
+    Columns are not looked at here: pyarrow ends the process on some damaged column metadata.
+    """
+    rows = sum(metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
+    if not metadata.num_rows == rows <= size:
+        raise CorruptTableError(file=file, reason="the row counts in the footer disagree")
 
 
 def _decode_row(row: dict[str, Any], *, file: str) -> ArchivedInstant:

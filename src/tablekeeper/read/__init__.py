@@ -1,1 +1,3 @@
+"""Files turned into rows."""
 
+__all__: list[str] = []

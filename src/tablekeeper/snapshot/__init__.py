@@ -1,1 +1,3 @@
+"""What a table is at an instant."""
 
+__all__: list[str] = []

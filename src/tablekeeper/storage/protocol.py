@@ -34,10 +34,11 @@ class StorageSpec:
     """How to open a store again elsewhere: small, picklable, sent along with tasks.
 
     `uri` is canonical: `file:///abs/path`, `memory://name/path`, `s3://bucket/path`, …
+    `options` may hold credentials, and is therefore not shown.
     """
 
     uri: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

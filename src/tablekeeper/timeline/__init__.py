@@ -1,1 +1,26 @@
+"""The timeline: instants, loaded, moved from state to state, and their history."""
 
+from tablekeeper.timeline.load import (
+    format_time,
+    instant_path,
+    load_commit_metadata,
+    load_content,
+    load_timeline,
+    parse_time,
+)
+from tablekeeper.timeline.timeline import Timeline
+from tablekeeper.timeline.transition import complete_instant, create_requested, remove_instant_files, start_inflight
+
+__all__ = [
+    "Timeline",
+    "complete_instant",
+    "create_requested",
+    "format_time",
+    "instant_path",
+    "load_commit_metadata",
+    "load_content",
+    "load_timeline",
+    "parse_time",
+    "remove_instant_files",
+    "start_inflight",
+]

@@ -1,1 +1,3 @@
+"""Locks, heartbeats, markers, conflicts, and the commit door."""
 
+__all__: list[str] = []

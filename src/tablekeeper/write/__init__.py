@@ -1,1 +1,3 @@
+"""Rows turned into files."""
 
+__all__: list[str] = []

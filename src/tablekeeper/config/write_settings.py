@@ -1,0 +1,108 @@
+"""Typed settings of the write path, from options."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from tablekeeper.config.options import Options
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
+
+__all__ = ["IndexKind", "LogBlockFormat", "WriteSettings"]
+
+
+class IndexKind(enum.Enum):
+    """How the file group of a key is found: by looking keys up, or by hashing them to a bucket."""
+
+    SIMPLE = "SIMPLE"
+    BUCKET = "BUCKET"
+
+
+class LogBlockFormat(enum.Enum):
+    """What the data blocks of log files are written as."""
+
+    PARQUET = "parquet"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """How rows become files."""
+
+    index: IndexKind
+    buckets: int
+    bucket_fields: tuple[str, ...]
+    max_file_bytes: int
+    small_file_bytes: int
+    row_group_bytes: int
+    compression: str
+    row_bytes_estimate: int
+    log_block: LogBlockFormat
+    combine_before_insert: bool
+    combine_before_upsert: bool
+    writes_bloom: bool
+    bloom_false_positive_rate: float
+    bulk_insert_tasks: int
+    max_partitions: int
+    task_memory_bytes: int
+
+    @classmethod
+    def from_options(cls, options: Options, *, key_fields: tuple[str, ...]) -> WriteSettings:
+        fields = options.text("hoodie.bucket.index.hash.field")
+        return cls(
+            index=_index(options),
+            buckets=_positive(options, "hoodie.bucket.index.num.buckets"),
+            bucket_fields=tuple(f.strip() for f in fields.split(",")) if fields else key_fields,
+            max_file_bytes=_positive(options, "hoodie.parquet.max.file.size"),
+            small_file_bytes=options.integer("hoodie.parquet.small.file.limit"),
+            row_group_bytes=_positive(options, "hoodie.parquet.block.size"),
+            compression=_compression(options),
+            row_bytes_estimate=_positive(options, "hoodie.copyonwrite.record.size.estimate"),
+            log_block=_log_block(options),
+            combine_before_insert=options.flag("hoodie.combine.before.insert"),
+            combine_before_upsert=options.flag("hoodie.combine.before.upsert"),
+            writes_bloom=options.flag("hoodie.bloom.index.write"),
+            bloom_false_positive_rate=options.number("hoodie.index.bloom.fpp"),
+            bulk_insert_tasks=options.integer("hoodie.bulkinsert.shuffle.parallelism"),
+            max_partitions=_positive(options, "tablekeeper.write.max.partitions"),
+            task_memory_bytes=_positive(options, "tablekeeper.write.task.memory.bytes"),
+        )
+
+
+def _positive(options: Options, name: str) -> int:
+    value = options.integer(name)
+    if value <= 0:
+        raise InvalidRequestError(f"option {name}: {value} is not a positive number")
+    return value
+
+
+def _index(options: Options) -> IndexKind:
+    named = options.required_text("hoodie.index.type").upper()
+    if named in ("SIMPLE", "BLOOM"):
+        return IndexKind.SIMPLE
+    if named == "BUCKET":
+        engine = options.required_text("hoodie.index.bucket.engine").upper()
+        if engine != "SIMPLE":
+            raise UnsupportedFeatureError(f"bucket engine {engine}: use hoodie.index.bucket.engine=SIMPLE")
+        return IndexKind.BUCKET
+    raise UnsupportedFeatureError(
+        f"index {named} is not supported: use hoodie.index.type=SIMPLE (keys unique in a partition) or BUCKET"
+    )
+
+
+_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4", "uncompressed": "none"}
+
+
+def _compression(options: Options) -> str:
+    name = options.required_text("hoodie.parquet.compression.codec").lower()
+    if name not in _CODECS:
+        raise InvalidRequestError(f"hoodie.parquet.compression.codec: {name!r} is not one of {', '.join(_CODECS)}")
+    return _CODECS[name]
+
+
+def _log_block(options: Options) -> LogBlockFormat:
+    name = options.required_text("hoodie.logfile.data.block.format").lower()
+    try:
+        return LogBlockFormat(name)
+    except ValueError:
+        raise InvalidRequestError(f"hoodie.logfile.data.block.format: {name!r} is not parquet or avro") from None

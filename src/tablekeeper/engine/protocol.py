@@ -1,0 +1,90 @@
+"""Where work runs: a narrow protocol with two implementations, Spark and local threads.
+
+The rest of the package decides what to do and hands an engine module-level functions ("kernels")
+with small picklable arguments. Kernels read and write files themselves; what comes back is small.
+
+- `run`: one kernel over many tasks (merge a file group, look up keys, list a directory).
+- `consume`: one kernel over the rows that the caller brought, part by part.
+- `rows`: a table of rows that a kernel produces for many tasks, lazily where the engine can.
+
+A kernel may run twice for one task, also at the same time (retries, speculation). It must name
+every file it writes uniquely; the one result that comes back names the file that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+__all__ = ["Engine", "Frame", "Kernel", "RowKernel", "SourceKernel"]
+
+Frame = Any
+"""The engine's own table: a Spark DataFrame, or a pyarrow Table."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C")
+
+Kernel = Callable[[T], R]
+"""Does one task and returns its result."""
+
+SourceKernel = Callable[[C, int, Iterator[pa.RecordBatch]], list[R]]
+"""Takes a context, the number of the part and the rows of that part."""
+
+RowKernel = Callable[[T], Iterator[pa.RecordBatch]]
+"""Produces the rows of one task, all batches with the schema that was announced."""
+
+
+class Engine(Protocol):
+    """Runs kernels and speaks the caller's kind of table."""
+
+    @property
+    def name(self) -> str:
+        """`spark` or `local`."""
+        ...
+
+    @property
+    def parallelism(self) -> int:
+        """How many kernels run at once."""
+        ...
+
+    @property
+    def may_repeat_tasks(self) -> bool:
+        """True if a task can run more than once, so that files of other attempts may lie around."""
+        ...
+
+    def run(self, kernel: Kernel[T, R], tasks: Sequence[T], *, label: str, weights: Sequence[float] = ()) -> list[R]:
+        """Results in the order of `tasks`. `weights` (bytes to be read, say) balance the load."""
+        ...
+
+    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str) -> list[R]:
+        """Run the kernel over every part of `source`; results in the order of the parts."""
+        ...
+
+    def schema_of(self, source: Frame) -> pa.Schema:
+        """The Arrow schema of the rows in `source`; `InvalidRequestError` if it is not a table of this engine."""
+        ...
+
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        """An Arrow schema from what callers pass as a schema (the engine's own kind, or Arrow)."""
+        ...
+
+    def native_schema(self, schema: pa.Schema) -> Any:
+        """The engine's own kind of schema."""
+        ...
+
+    def rows(self, kernel: RowKernel[T], tasks: Sequence[T], *, schema: pa.Schema, weights: Sequence[float]) -> Frame:
+        """The rows of all tasks as one table."""
+        ...
+
+    def scan_parquet(
+        self, uris: Sequence[str], *, schema: pa.Schema, output: pa.Schema, where: str | None
+    ) -> Frame | None:
+        """`output` columns of files of `schema`, by the engine's own Parquet reader; None if it cannot read them."""
+        ...
+
+    def union(self, frames: Sequence[Frame]) -> Frame:
+        """All rows of all frames, which have the same schema."""
+        ...

@@ -1,0 +1,200 @@
+"""The Spark engine: kernels run in Spark's Python workers, through the DataFrame API only.
+
+Tasks travel as bytes in a closure over a range of slots and rows of the caller's DataFrame as Arrow
+batches (`mapInArrow`), so Spark Connect works too. Results come back as bytes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
+from tablekeeper.engine.spark_types import arrow_from_spark, spark_from_arrow
+from tablekeeper.errors import InvalidRequestError
+
+__all__ = ["SparkEngine"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C")
+
+_RESULT_TYPE = "number long, result binary"
+_RESULT_SCHEMA = pa.schema([("number", pa.int64()), ("result", pa.binary())])
+_ROWS_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_SLOTS_A_CORE = 3
+
+
+class SparkEngine:
+    """Runs kernels as Spark jobs; tables are DataFrames."""
+
+    name = "spark"
+    may_repeat_tasks = True
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @property
+    def parallelism(self) -> int:
+        return _default_parallelism(self._spark)
+
+    def run(self, kernel: Kernel[T, R], tasks: Sequence[T], *, label: str, weights: Sequence[float] = ()) -> list[R]:
+        if not tasks:
+            return []
+        slots = _assign(tasks, weights, slots=min(len(tasks), self.parallelism * _SLOTS_A_CORE))
+        job = _TaskJob(kernel, [pickle.dumps(slot) for slot in slots])
+        frame = self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, _RESULT_TYPE)
+        with self._described(label):
+            answers = {row["number"]: row["result"] for row in frame.collect()}
+        return [pickle.loads(answers[number]) for number in range(len(tasks))]  # noqa: S301
+
+    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str) -> list[R]:
+        frame = source.mapInArrow(_SourceJob(kernel, context), _RESULT_TYPE)
+        with self._described(label), self._batches_of(1 << 16):
+            answers = sorted((row["number"], bytes(row["result"])) for row in frame.collect())
+        return [result for _, data in answers for result in pickle.loads(data)]  # noqa: S301
+
+    def schema_of(self, source: Frame) -> pa.Schema:
+        if not hasattr(source, "mapInArrow"):
+            raise InvalidRequestError(
+                f"the Spark engine takes a Spark DataFrame, not {type(source).__name__}. "
+                "Make one with spark.createDataFrame, or open the table with engine='local' for pyarrow tables"
+            )
+        return arrow_from_spark(source.schema)
+
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        if isinstance(schema, pa.Schema):
+            return schema
+        if isinstance(schema, StructType):
+            return arrow_from_spark(schema)
+        raise InvalidRequestError(f"a schema is a Spark StructType or a pyarrow.Schema, not {type(schema).__name__}")
+
+    def native_schema(self, schema: pa.Schema) -> StructType:
+        return spark_from_arrow(schema)
+
+    def rows(self, kernel: RowKernel[T], tasks: Sequence[T], *, schema: pa.Schema, weights: Sequence[float]) -> Frame:
+        spark_schema = spark_from_arrow(schema)
+        if not tasks:
+            return self._spark.createDataFrame([], spark_schema)
+        slots = _assign(tasks, weights, slots=min(len(tasks), self.parallelism * _SLOTS_A_CORE))
+        job = _RowJob(kernel, [pickle.dumps(slot) for slot in slots])
+        return self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, spark_schema)
+
+    def scan_parquet(
+        self, uris: Sequence[str], *, schema: pa.Schema, output: pa.Schema, where: str | None
+    ) -> Frame | None:
+        if not uris or not all(uri.startswith("file:") for uri in uris):
+            return None
+        frame = self._spark.read.schema(spark_from_arrow(schema)).parquet(*uris)
+        if where:
+            frame = frame.where(where)
+        return frame.select(*(f"`{name}`" for name in output.names))
+
+    def union(self, frames: Sequence[Frame]) -> Frame:
+        result: DataFrame = frames[0]
+        for frame in frames[1:]:
+            result = result.unionByName(frame)
+        return result
+
+    @contextmanager
+    def _described(self, label: str) -> Iterator[None]:
+        """Name the job in Spark's user interface, where the session has a context (not over Connect)."""
+        context = getattr(self._spark, "_sc", None)
+        if context is None:
+            yield
+            return
+        before = context.getLocalProperty("spark.job.description")
+        context.setLocalProperty("spark.job.description", f"tablekeeper: {label}")
+        try:
+            yield
+        finally:
+            context.setLocalProperty("spark.job.description", before)
+
+    @contextmanager
+    def _batches_of(self, rows: int) -> Iterator[None]:
+        """Larger Arrow batches than Spark's default of 10,000 rows: fewer, longer vector operations."""
+        before = self._spark.conf.get(_ROWS_A_BATCH)
+        self._spark.conf.set(_ROWS_A_BATCH, str(rows))
+        try:
+            yield
+        finally:
+            if before is None:
+                self._spark.conf.unset(_ROWS_A_BATCH)
+            else:
+                self._spark.conf.set(_ROWS_A_BATCH, before)
+
+
+class _TaskJob:
+    """For each slot number that comes in, run the kernel over the slot's tasks."""
+
+    def __init__(self, kernel: Callable[[Any], Any], slots: list[bytes]) -> None:
+        self._kernel = kernel
+        self._slots = slots
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for slot in batch.column(0).to_pylist():
+                for number, task in pickle.loads(self._slots[slot]):  # noqa: S301
+                    yield _answer(number, self._kernel(task))
+
+
+class _RowJob:
+    """For each slot number that comes in, the rows that the kernel makes of the slot's tasks."""
+
+    def __init__(self, kernel: Callable[[Any], Iterator[pa.RecordBatch]], slots: list[bytes]) -> None:
+        self._kernel = kernel
+        self._slots = slots
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for slot in batch.column(0).to_pylist():
+                for _, task in pickle.loads(self._slots[slot]):  # noqa: S301
+                    yield from self._kernel(task)
+
+
+class _SourceJob:
+    """Run the kernel once over all rows of one partition of the caller's DataFrame."""
+
+    def __init__(self, kernel: Callable[..., list[Any]], context: Any) -> None:
+        self._kernel = kernel
+        self._context = context
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        part = _partition_number()
+        yield _answer(part, self._kernel(self._context, part, batches))
+
+
+def _answer(number: int, result: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([[number], [pickle.dumps(result)]], schema=_RESULT_SCHEMA)
+
+
+def _partition_number() -> int:
+    from pyspark import TaskContext  # noqa: PLC0415 (exists on workers only)
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def _assign(tasks: Sequence[T], weights: Sequence[float], *, slots: int) -> list[list[tuple[int, T]]]:
+    """Spread numbered tasks over slots: the heaviest first, each to the slot that has least."""
+    shares: list[list[tuple[int, T]]] = [[] for _ in range(slots)]
+    loads = [0.0] * slots
+    weight_of = weights or [1.0] * len(tasks)
+    for number in sorted(range(len(tasks)), key=lambda n: -weight_of[n]):
+        slot = loads.index(min(loads))
+        shares[slot].append((number, tasks[number]))
+        loads[slot] += weight_of[number] + 1e-9
+    return shares
+
+
+def _default_parallelism(spark: SparkSession) -> int:
+    context = getattr(spark, "_sc", None)
+    if context is not None:
+        return int(context.defaultParallelism)
+    return int(spark.conf.get("spark.default.parallelism", "8") or "8")

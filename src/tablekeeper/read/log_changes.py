@@ -1,0 +1,180 @@
+"""The changes that the log files of a slice hold, in the order in which they take effect.
+
+Blocks count in file order, with three exceptions: a rollback block cancels the blocks of its target that
+come before it, blocks of instants that are not visible are left out (version 6, where one log file holds
+blocks of several instants), and a log-compaction block stands in for the blocks that it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
+from tablekeeper.format.avro_columnar import decode_avro_block
+from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock, decode_blocks
+from tablekeeper.format.log_data import decode_parquet_block
+from tablekeeper.format.log_deletes import decode_deletes
+from tablekeeper.model import LogFile, RequestedTime
+from tablekeeper.record.evolution import conform
+from tablekeeper.record.keys import KeySpec, record_keys
+from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import Timeline
+
+__all__ = ["BlockVisibility", "load_changes", "load_log_keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockVisibility:
+    """Which blocks count, by the instant in their header. All do unless `completed` is given."""
+
+    completed: frozenset[str] | None = None
+    archived_before: str | None = None
+    as_of: str | None = None
+
+    @classmethod
+    def of(cls, timeline: Timeline, *, version: int, as_of: RequestedTime | None) -> BlockVisibility:
+        """From version 8 on the names of log files say it all; before, each block has to be checked."""
+        limit = as_of.value if as_of is not None else None
+        if version >= 8:
+            return cls(as_of=limit)
+        first = timeline.first_active_write
+        completed = frozenset(i.requested_at.value for i in timeline.completed_writes)
+        return cls(completed, first.value if first is not None else None, limit)
+
+    def shows(self, instant: str) -> bool:
+        if self.as_of is not None and RequestedTime(instant) > RequestedTime(self.as_of):
+            return False
+        if self.completed is None or instant in self.completed:
+            return True
+        return self.archived_before is not None and RequestedTime(instant) < RequestedTime(self.archived_before)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedBlock:
+    file: str
+    block: LogBlock
+
+    @property
+    def instant(self) -> str:
+        return _header(self.block, HeaderKey.INSTANT_TIME, file=self.file)
+
+
+def load_changes(
+    storage: Storage,
+    logs: Sequence[LogFile],
+    *,
+    schema: pa.Schema,
+    rule: MergeRule,
+    key: KeySpec,
+    visibility: BlockVisibility,
+) -> list[pa.Table | Deletes]:
+    """Row changes as tables of `schema` (which has the record key column), and deletes."""
+    changes: list[pa.Table | Deletes] = []
+    for placed in _effective_blocks(storage, logs, visibility):
+        if placed.block.type is BlockType.DELETE:
+            changes.append(_deletes(placed, schema, rule))
+        else:
+            changes.append(_rows(placed, schema, key))
+    return changes
+
+
+def load_log_keys(
+    storage: Storage, logs: Sequence[LogFile], *, key: KeySpec, key_types: pa.Schema, visibility: BlockVisibility
+) -> list[pa.Array]:
+    """Record keys of all rows in the logs, deleted or not."""
+    found = []
+    for placed in _effective_blocks(storage, logs, visibility):
+        if placed.block.type is not BlockType.DELETE:
+            rows = _rows(placed, key_types, key)
+            found.append(pc.cast(rows.column(KEY_COLUMN).combine_chunks(), pa.string()))
+    return found
+
+
+def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: BlockVisibility) -> list[_PlacedBlock]:
+    blocks: list[_PlacedBlock] = []
+    for log in logs:
+        for block in decode_blocks(storage.read(log.path), file=log.path):
+            if block.type in (BlockType.CORRUPT, BlockType.CDC_DATA):
+                continue
+            placed = _PlacedBlock(log.path, block)
+            if not visibility.shows(placed.instant):
+                continue
+            if block.type is BlockType.COMMAND:
+                target = _header(block, HeaderKey.TARGET_INSTANT_TIME, file=log.path)
+                blocks = [earlier for earlier in blocks if earlier.instant != target]
+            else:
+                blocks.append(placed)
+    return _with_compacted_blocks(blocks)
+
+
+def _with_compacted_blocks(blocks: list[_PlacedBlock]) -> list[_PlacedBlock]:
+    """Leave out the blocks that a log-compaction block, which is always newer, stands in for."""
+    replaced: set[str] = set()
+    for placed in blocks:
+        replaced.update(placed.block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(","))
+    return [placed for placed in blocks if placed.instant not in replaced]
+
+
+def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
+    if placed.block.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
+        raise UnsupportedFeatureError(
+            f"{placed.file} holds partial updates, which this version does not merge. Compact the table with Java Hudi first."
+        )
+    decode = _DECODERS.get(placed.block.type)
+    if decode is None:
+        raise UnsupportedFeatureError(f"{placed.file}: data blocks of type {placed.block.type.name} are not supported")
+    table = decode(placed.block, schema, placed.file)
+    if KEY_COLUMN not in table.column_names:
+        table = table.append_column(KEY_COLUMN, record_keys(table, key))
+    return conform(table, schema)
+
+
+def _decode_parquet(block: LogBlock, schema: pa.Schema, file: str) -> pa.Table:
+    return decode_parquet_block(block, file=file)
+
+
+def _decode_avro(block: LogBlock, schema: pa.Schema, file: str) -> pa.Table:
+    return decode_avro_block(block, file=file)
+
+
+_DECODERS: dict[BlockType, Callable[[LogBlock, pa.Schema, str], pa.Table]] = {
+    BlockType.PARQUET_DATA: _decode_parquet,
+    BlockType.AVRO_DATA: _decode_avro,
+}
+
+
+def _deletes(placed: _PlacedBlock, schema: pa.Schema, rule: MergeRule) -> Deletes:
+    decoded = decode_deletes(placed.block, file=placed.file)
+    keys = decoded.column("key").combine_chunks()
+    if not rule.by_event_time:
+        return Deletes(keys)
+    ordering = decoded.column("ordering")
+    marks = decoded.column("by_commit_time").combine_chunks()
+    if pa.types.is_null(ordering.type):
+        return Deletes(keys)
+    columns = _ordering_columns(ordering, rule)
+    wanted = pa.schema([schema.field(name) for name in rule.ordering])
+    # A delete by commit time carries a default value of another type than the ordering column's.
+    safe = [pc.if_else(marks, pa.scalar(None, type=column.type), column) for column in columns]
+    return Deletes(keys, pa.table([c.cast(f.type) for c, f in zip(safe, wanted, strict=True)], schema=wanted), marks)
+
+
+def _ordering_columns(ordering: pa.ChunkedArray, rule: MergeRule) -> list[pa.Array]:
+    combined = ordering.combine_chunks()
+    if pa.types.is_list(combined.type):
+        return [pc.list_element(combined, i) for i in range(len(rule.ordering))]
+    if pa.types.is_struct(combined.type):
+        return [pc.struct_field(combined, [i]) for i in range(combined.type.num_fields)]
+    return [combined]
+
+
+def _header(block: LogBlock, key: HeaderKey, *, file: str) -> str:
+    value = block.header.get(key)
+    if value is None:
+        raise CorruptTableError(file=file, reason=f"a block at byte {block.offset} has no {key.name} header")
+    return value

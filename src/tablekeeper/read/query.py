@@ -1,0 +1,193 @@
+"""Reading a table: which slices a query needs, and the frame of their rows.
+
+Partitions are pruned by their path, row groups by their statistics. Slices without logs are scanned by the
+engine's own Parquet reader where it has one and the files have the table's present schema; everything else
+goes through the merge kernel. The two are united.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.engine.protocol import Engine, Frame
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.format.avro_arrow import avro_to_arrow_schema, with_meta_columns, without_meta_columns
+from tablekeeper.model import SCHEMA_KEY, FileSlice, Instant, RequestedTime
+from tablekeeper.read.log_changes import BlockVisibility
+from tablekeeper.read.slice_rows import SliceTask, read_slice
+from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
+from tablekeeper.record.merge import MergeRule
+from tablekeeper.record.partition_paths import partition_values, prunable_values
+from tablekeeper.record.predicate import Predicate
+from tablekeeper.runtime import Runtime
+from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
+from tablekeeper.storage import Storage, hadoop_path
+from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.timeline import Timeline, load_commit_metadata
+
+__all__ = ["Query", "ReadMode", "load_query_snapshot", "plan_slice_tasks", "read_rows", "read_schema", "read_tasks"]
+
+ReadMode = str
+"""`snapshot` merges logs into base files; `read_optimized` reads base files alone."""
+
+_MODES = ("snapshot", "read_optimized")
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to read. `schema` is the table's at that moment, without meta columns."""
+
+    storage: Storage
+    config: TableConfig
+    timeline: Timeline
+    schema: pa.Schema
+    runtime: Runtime
+    columns: tuple[str, ...] | None = None
+    predicate: Predicate | None = None
+    as_of: RequestedTime | None = None
+    mode: ReadMode = "snapshot"
+    with_meta_columns: bool = False
+    commit_times: frozenset[str] | None = None
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """Columns as they are in the table's files."""
+        schema = with_meta_columns(self.schema) if self.config.has_meta_columns else self.schema
+        return _as_java_reads(schema, self.config)
+
+    @property
+    def output(self) -> pa.Schema:
+        """Columns of the result, in the order asked for."""
+        available = self.file_schema
+        if self.columns is None:
+            return available if self.with_meta_columns else without_meta_columns(available)
+        missing = [name for name in self.columns if name not in available.names]
+        if missing:
+            raise InvalidRequestError(
+                f"no column {', '.join(repr(name) for name in missing)} in table {self.config.name}. "
+                f"It has {', '.join(self.schema.names)}."
+            )
+        return pa.schema([available.field(name) for name in self.columns])
+
+
+def load_query_snapshot(query: Query) -> Snapshot:
+    """The slices of the partitions that can hold matching rows."""
+    if query.mode not in _MODES:
+        raise InvalidRequestError(f"mode {query.mode!r}: use 'snapshot' or 'read_optimized'")
+    if query.predicate is not None:
+        query.predicate.to_arrow(query.file_schema)  # refuses unknown columns before any listing
+    return load_snapshot(
+        query.storage,
+        query.config,
+        query.timeline,
+        runtime=query.runtime,
+        as_of=query.as_of,
+        keep=_partition_filter(query),
+    )
+
+
+def read_rows(query: Query, engine: Engine, slices: Sequence[FileSlice]) -> Frame:
+    """The rows of these slices that match."""
+    if query.mode == "read_optimized":
+        slices = [replace(s, logs=()) for s in slices if s.base is not None]
+    plain: list[FileSlice] = []
+    if engine.name == "spark":
+        plain = _scannable(query, slices)
+    scanned = set(map(id, plain))
+    frames = []
+    if plain:
+        uris = [hadoop_path(query.storage.spec, s.base.path) for s in plain if s.base is not None]
+        where = query.predicate.to_sql() if query.predicate is not None else None
+        frame = engine.scan_parquet(uris, schema=query.file_schema, output=query.output, where=where)
+        if frame is None:
+            scanned = set()
+        else:
+            frames.append(frame)
+    rest = [s for s in slices if id(s) not in scanned]
+    if rest or not frames:
+        frames.append(read_tasks(query, engine, rest))
+    return engine.union(frames)
+
+
+def read_tasks(query: Query, engine: Engine, slices: Sequence[FileSlice]) -> Frame:
+    """The rows of these slices by the merge kernel."""
+    tasks = plan_slice_tasks(query, slices)
+    return engine.rows(read_slice, tasks, schema=query.output, weights=[float(s.size) for s in slices])
+
+
+def plan_slice_tasks(query: Query, slices: Sequence[FileSlice]) -> list[SliceTask]:
+    """One task a slice."""
+    config = query.config
+    merges = any(s.logs for s in slices)
+    rule = merge_rule(config) if merges else MergeRule(config.merge_mode, config.ordering_fields)
+    visibility = BlockVisibility.of(query.timeline, version=config.version, as_of=query.as_of)
+    store = StorageHandle(query.storage)
+    return [
+        SliceTask(
+            store=store,
+            file_slice=s,
+            schema=query.file_schema,
+            output=query.output,
+            rule=rule,
+            key=key_spec(config),
+            visibility=visibility,
+            predicate=query.predicate,
+            commit_times=query.commit_times,
+            constants=_constants(config, s),
+        )
+        for s in slices
+    ]
+
+
+def read_schema(query: Query) -> pa.Schema:
+    """Columns that reading gives."""
+    return query.output
+
+
+def _as_java_reads(schema: pa.Schema, config: TableConfig) -> pa.Schema:
+    """Java gives the field of a timestamp-based partition as text, whatever type it is stored in."""
+    if not config.has_timestamp_partitions:
+        return schema
+    names = set(config.partition_columns)
+    return pa.schema([f.with_type(pa.string()) if f.name in names else f for f in schema])
+
+
+def _partition_filter(query: Query):  # type: ignore[no-untyped-def]
+    if query.predicate is None or not query.config.is_partitioned:
+        return None
+    spec = partition_spec(query.config)
+    predicate, schema = query.predicate, query.file_schema
+
+    def keep(partition: str) -> bool:
+        return predicate.may_match_partition(prunable_values(partition, spec), schema)
+
+    return keep
+
+
+def _constants(config: TableConfig, file_slice: FileSlice) -> dict[str, str | None] | None:
+    """Partition columns that the writer left out of the files, from the path."""
+    if not config.drops_partition_columns:
+        return None
+    values = partition_values(file_slice.group.partition, partition_spec(config))
+    return dict(zip(config.partition_columns, values, strict=False))
+
+
+def _scannable(query: Query, slices: Sequence[FileSlice]) -> list[FileSlice]:
+    """Slices without logs whose base file has exactly the table's present schema."""
+    if query.config.has_timestamp_partitions or query.config.drops_partition_columns or query.commit_times:
+        return []
+    plain = [s for s in slices if not s.logs and s.base is not None]
+    writers = {s.base.instant for s in plain if s.base is not None}
+    instants = [i for i in query.timeline.completed_writes if i.requested_at in writers]
+    schemas = dict(zip(instants, query.runtime.threads.map(lambda i: _schema_of(query, i), instants), strict=True))
+    same = {i.requested_at for i, schema in schemas.items() if schema is not None and schema.equals(query.schema)}
+    return [s for s in plain if s.base is not None and s.base.instant in same]
+
+
+def _schema_of(query: Query, instant: Instant) -> pa.Schema | None:
+    text = load_commit_metadata(query.storage, query.config, instant).extra.get(SCHEMA_KEY)
+    return without_meta_columns(avro_to_arrow_schema(text, file=str(instant))) if text else None

@@ -1,0 +1,136 @@
+"""The rows of one file slice: the base file, row group by row group, with the changes of its logs laid over.
+
+This is the kernel of snapshot reads, of incremental reads and of compaction. Memory is bounded by one row
+group and the slice's changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.model import BaseFile, FileSlice
+from tablekeeper.read.log_changes import BlockVisibility, load_changes
+from tablekeeper.read.statistics import row_group_ranges
+from tablekeeper.record.evolution import conform
+from tablekeeper.record.keys import KeySpec, record_keys
+from tablekeeper.record.merge import KEY_COLUMN, MergeRule, collapse
+from tablekeeper.record.predicate import Predicate
+from tablekeeper.storage.handle import StorageHandle
+
+__all__ = ["SliceTask", "open_base_file", "read_slice"]
+
+_COMMIT_TIME = "_hoodie_commit_time"
+_MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTask:
+    """Read one slice: `output` columns of the rows that match.
+
+    `schema` is the table's, with meta columns where it has them. `commit_times` keeps only rows changed by
+    these instants (incremental reads). `constants` are columns that are in the path and not in the files.
+    """
+
+    store: StorageHandle
+    file_slice: FileSlice
+    schema: pa.Schema
+    output: pa.Schema
+    rule: MergeRule
+    key: KeySpec
+    visibility: BlockVisibility = BlockVisibility()
+    predicate: Predicate | None = None
+    commit_times: frozenset[str] | None = None
+    constants: Mapping[str, str | None] | None = None
+
+
+def read_slice(task: SliceTask) -> Iterator[pa.RecordBatch]:
+    """All rows of the slice that match, in batches of `task.output`."""
+    needed = _needed_schema(task)
+    winners = None
+    if task.file_slice.logs:
+        changes = load_changes(
+            task.store.storage,
+            task.file_slice.logs,
+            schema=needed,
+            rule=task.rule,
+            key=task.key,
+            visibility=task.visibility,
+        )
+        winners = collapse(changes, task.rule, schema=needed)
+    if task.file_slice.base is not None:
+        for rows in _base_rows(task, task.file_slice.base, needed):
+            yield from _finish(task, rows if winners is None else winners.apply(rows))
+    if winners is not None:
+        yield from _finish(task, winners.unseen())
+
+
+def open_base_file(store: StorageHandle, base: BaseFile) -> pq.ParquetFile:
+    """Open a base file; damage is reported with the file's name."""
+    try:
+        return pq.ParquetFile(store.storage.open_input(base.path), pre_buffer=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptTableError(file=base.path, reason=f"not a readable Parquet file ({error})") from error
+
+
+def _needed_schema(task: SliceTask) -> pa.Schema:
+    """Output columns and those that merging and filtering look at, in the order of the table."""
+    names = set(task.output.names)
+    if task.predicate is not None:
+        names |= task.predicate.columns()
+    if task.commit_times is not None:
+        names.add(_COMMIT_TIME)
+    if task.file_slice.logs:
+        names |= {KEY_COLUMN, *task.rule.ordering, *task.key.fields, *_MARKS}
+    fields = [field for field in task.schema if field.name in names]
+    if KEY_COLUMN in names and KEY_COLUMN not in task.schema.names:
+        fields.append(pa.field(KEY_COLUMN, pa.string()))
+    return pa.schema(fields)
+
+
+def _base_rows(task: SliceTask, base: BaseFile, needed: pa.Schema) -> Iterator[pa.Table]:
+    file = open_base_file(task.store, base)
+    try:
+        stored = set(file.schema_arrow.names)
+        columns = [name for name in needed.names if name in stored]
+        prunable = task.predicate is not None and not (task.file_slice.logs and task.rule.by_event_time)
+        for group in range(file.num_row_groups):
+            if prunable and task.predicate is not None:
+                ranges = row_group_ranges(file.metadata, group, needed)
+                if not task.predicate.may_match(ranges):
+                    continue
+            rows = _read_group(file, group, columns, base)
+            yield conform(_with_extra_columns(task, rows, needed), needed)
+    finally:
+        file.close()
+
+
+def _read_group(file: pq.ParquetFile, group: int, columns: list[str], base: BaseFile) -> pa.Table:
+    try:
+        return file.read_row_group(group, columns=columns, use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptTableError(file=base.path, reason=f"row group {group} does not decode ({error})") from error
+
+
+def _with_extra_columns(task: SliceTask, rows: pa.Table, needed: pa.Schema) -> pa.Table:
+    for name, text in (task.constants or {}).items():
+        if name in needed.names and name not in rows.column_names:
+            value = pa.scalar(text, pa.string()).cast(needed.field(name).type)
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    if KEY_COLUMN in needed.names and KEY_COLUMN not in rows.column_names:
+        rows = rows.append_column(KEY_COLUMN, record_keys(rows, task.key))
+    return rows
+
+
+def _finish(task: SliceTask, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    if task.commit_times is not None:
+        rows = rows.filter(pc.is_in(rows.column(_COMMIT_TIME), value_set=pa.array(sorted(task.commit_times))))
+    if task.predicate is not None:
+        rows = rows.filter(task.predicate.to_arrow(rows.schema))
+    if rows.num_rows:
+        yield from conform(rows.select(task.output.names), task.output).combine_chunks().to_batches()

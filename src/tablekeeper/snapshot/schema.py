@@ -1,0 +1,38 @@
+"""The schema of a table at an instant: the newest commit that records one says what it is."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.errors import CorruptTableError, InvalidRequestError
+from tablekeeper.format.avro_arrow import avro_to_arrow_schema, without_meta_columns
+from tablekeeper.model import SCHEMA_KEY, RequestedTime
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata
+
+__all__ = ["load_table_schema"]
+
+
+def load_table_schema(
+    storage: Storage, config: TableConfig, timeline: Timeline, *, as_of: RequestedTime | None = None
+) -> pa.Schema:
+    """Columns of the table without meta columns, as of a requested time (now by default)."""
+    for instant in reversed(timeline.completed_writes_by_completion):
+        if as_of is not None and instant.requested_at > as_of:
+            continue
+        text = load_commit_metadata(storage, config, instant).extra.get(SCHEMA_KEY)
+        if text:
+            file = instant_path(config, instant)
+            return without_meta_columns(avro_to_arrow_schema(text, file=file))
+    if config.create_schema:
+        try:
+            return without_meta_columns(avro_to_arrow_schema(config.create_schema, file=".hoodie/hoodie.properties"))
+        except CorruptTableError as error:
+            raise CorruptTableError(
+                file=error.file, reason=f"the create schema does not parse: {error.reason}"
+            ) from error
+    raise InvalidRequestError(
+        f"table {config.name} has no schema: it has no commits and was created without one. Write to it first, or open "
+        "an existing table."
+    )

@@ -1,0 +1,125 @@
+"""File slices as Java forms them, from a list of files and a timeline. Pure.
+
+Version 8 on: a completed log file belongs to the base file with the greatest instant that is not
+after the log's completion time. A delta commit that began before a compaction and completed after
+it is therefore kept on top of the compacted file. Version 6 has the base instant in the log's name.
+
+A pending compaction opens an empty slice in Java; its readers merge that slice with the one before,
+which is what ignoring the pending compaction gives.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.model import BaseFile, CompletionTime, FileGroupId, FileSlice, LogFile, RequestedTime
+from tablekeeper.timeline import Timeline
+
+__all__ = ["PartitionFiles", "SliceRules", "decode_partition_files", "plan_slices"]
+
+ArchivedCompletion = Callable[[RequestedTime], CompletionTime | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """The data files of one partition, whether committed or not."""
+
+    bases: tuple[BaseFile, ...]
+    logs: tuple[LogFile, ...]
+
+
+@dataclass(frozen=True)
+class SliceRules:
+    """What decides which files count: the timeline, the format version and the moment asked for.
+
+    `archived_completion` is asked only for logs older than the active timeline that lie under a newer base
+    file. `replaced` maps hidden file groups to the completion of the action that hid them.
+    """
+
+    timeline: Timeline
+    version: int
+    as_of: RequestedTime | None = None
+    replaced: Mapping[FileGroupId, RequestedTime] = field(default_factory=dict)
+    archived_completion: ArchivedCompletion = lambda _: None
+
+    def is_visible(self, instant: RequestedTime) -> bool:
+        return self.timeline.is_completed(instant) and (self.as_of is None or instant <= self.as_of)
+
+    def is_replaced(self, group: FileGroupId) -> bool:
+        replaced_at = self.replaced.get(group)
+        return replaced_at is not None and (self.as_of is None or replaced_at <= self.as_of)
+
+
+def decode_partition_files(partition: str, files: Iterable[tuple[str, int]]) -> PartitionFiles:
+    """Sort the (name, size) pairs of a partition directory into base and log files; others are ignored."""
+    bases: list[BaseFile] = []
+    logs: list[LogFile] = []
+    for name, size in files:
+        base = decode_base_name(name)
+        if base is not None:
+            group = FileGroupId(partition, base.file_id)
+            bases.append(BaseFile(group, RequestedTime(base.instant), base.write_token, name, size))
+            continue
+        log = decode_log_name(name)
+        if log is not None:
+            group = FileGroupId(partition, log.file_id)
+            instant = RequestedTime(log.instant)
+            logs.append(LogFile(group, instant, log.version, log.write_token, name, size, log.is_cdc))
+    return PartitionFiles(tuple(bases), tuple(logs))
+
+
+def plan_slices(files: PartitionFiles, rules: SliceRules) -> dict[FileGroupId, tuple[FileSlice, ...]]:
+    """All visible slices of each file group that is not replaced, newest first."""
+    bases: dict[FileGroupId, dict[RequestedTime, BaseFile]] = defaultdict(dict)
+    for base in sorted(files.bases, key=lambda b: b.write_token):
+        if rules.is_visible(base.instant):
+            bases[base.group][base.instant] = base
+    logs: dict[FileGroupId, list[LogFile]] = defaultdict(list)
+    for log in files.logs:
+        if not log.is_cdc and (rules.version < 8 or rules.is_visible(log.instant)):
+            logs[log.group].append(log)
+    groups = {}
+    for group in sorted(bases.keys() | logs.keys()):
+        if not rules.is_replaced(group):
+            slices = _slices_of_group(group, bases.get(group, {}), logs.get(group, []), rules)
+            if slices:
+                groups[group] = slices
+    return groups
+
+
+def _slices_of_group(
+    group: FileGroupId, bases: Mapping[RequestedTime, BaseFile], logs: list[LogFile], rules: SliceRules
+) -> tuple[FileSlice, ...]:
+    base_instants = sorted(bases, reverse=True)
+    members: dict[RequestedTime | None, list[LogFile]] = defaultdict(list)
+    for log in logs:
+        members[_base_of_log(log, base_instants, rules)].append(log)
+    slices = []
+    for instant in base_instants:
+        ordered = tuple(sorted(members.get(instant, ()), key=lambda entry: entry.order))
+        slices.append(FileSlice(group, instant, bases[instant], ordered))
+    orphans = sorted(members.get(None, ()), key=lambda entry: entry.order)
+    if orphans:
+        # Logs without a base file below them: the oldest slice, named after its first log.
+        slices.append(FileSlice(group, orphans[0].instant, None, tuple(orphans)))
+    return tuple(slices)
+
+
+def _base_of_log(log: LogFile, base_instants: list[RequestedTime], rules: SliceRules) -> RequestedTime | None:
+    """The instant of the base file that the log lies on, None if there is none below it."""
+    if rules.version < 8:
+        # The name holds the base instant. A base that is not there yet is a pending compaction's.
+        return next((b for b in base_instants if b <= log.instant), None)
+    if base_instants and base_instants[0] <= log.instant:
+        return base_instants[0]
+    completed_at = rules.timeline.completion_of(log.instant)
+    if completed_at is None and base_instants:
+        completed_at = rules.archived_completion(log.instant)
+    # An archived log of unknown completion is taken to have completed at once.
+    limit = completed_at.value if completed_at is not None else log.instant.value
+    # A base instant is a requested time and the limit a completion time: comparing the two is the rule itself.
+    return next((b for b in base_instants if b <= RequestedTime(limit)), None)

@@ -1,0 +1,114 @@
+"""`Snapshot`: what a table is at an instant. Immutable; a reload makes a new one.
+
+Only the partitions asked for are looked at, so the cost of a snapshot follows the work that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime
+from tablekeeper.runtime import Runtime
+from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
+from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import Timeline, load_commit_metadata
+from tablekeeper.timeline.history import archived_completions
+
+__all__ = ["Snapshot", "load_partitions", "load_snapshot"]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The visible slices of some partitions of a table, newest first for each file group."""
+
+    config: TableConfig
+    timeline: Timeline
+    as_of: RequestedTime | None
+    groups: Mapping[FileGroupId, tuple[FileSlice, ...]]
+    partitions: tuple[str, ...]
+
+    @cached_property
+    def latest(self) -> tuple[FileSlice, ...]:
+        """The newest slice of each file group, by partition and file id."""
+        return tuple(slices[0] for slices in self.groups.values())
+
+    def latest_in(self, partition: str) -> tuple[FileSlice, ...]:
+        return tuple(s for s in self.latest if s.group.partition == partition)
+
+
+def load_partitions(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime) -> list[str]:
+    """All partition paths of the table, sorted; `[""]` if it has none."""
+    if not config.is_partitioned:
+        return [""]
+    metadata_table = open_metadata_table(storage, config, timeline)
+    if metadata_table is not None:
+        return metadata_table.partitions()
+    return load_partitions_by_listing(storage, runtime=runtime)
+
+
+def load_snapshot(
+    storage: Storage,
+    config: TableConfig,
+    timeline: Timeline,
+    *,
+    runtime: Runtime,
+    partitions: Iterable[str] | None = None,
+    as_of: RequestedTime | None = None,
+    keep: Callable[[str], bool] | None = None,
+) -> Snapshot:
+    """Look at `partitions` (all by default; `keep` filters them) as of a requested time (now by default)."""
+    metadata_table = open_metadata_table(storage, config, timeline)
+    wanted = _wanted_partitions(storage, config, metadata_table, partitions, runtime=runtime)
+    if keep is not None:
+        wanted = [partition for partition in wanted if keep(partition)]
+    if metadata_table is not None:
+        files = metadata_table.files(wanted)
+    else:
+        files = load_files_by_listing(storage, wanted, runtime=runtime)
+    rules = SliceRules(
+        timeline=timeline,
+        version=config.version,
+        as_of=as_of,
+        replaced=load_replaced(storage, config, timeline, runtime=runtime),
+        archived_completion=archived_completions(storage, config),
+    )
+    groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
+    for partition in wanted:
+        groups.update(plan_slices(decode_partition_files(partition, files.get(partition, [])), rules))
+    return Snapshot(config, timeline, as_of, groups, tuple(wanted))
+
+
+def load_replaced(
+    storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime
+) -> dict[FileGroupId, RequestedTime]:
+    """File groups hidden by completed replace commits, with the instant that hid them."""
+    instants = [i for i in timeline.completed if i.action is Action.REPLACE_COMMIT]
+    read = partial(load_commit_metadata, storage, config)
+    replaced: dict[FileGroupId, RequestedTime] = {}
+    for instant, metadata in zip(instants, runtime.threads.map(read, instants), strict=True):
+        for partition, file_ids in (metadata.replaced or {}).items():
+            for file_id in file_ids:
+                replaced.setdefault(FileGroupId(partition, file_id), instant.requested_at)
+    return replaced
+
+
+def _wanted_partitions(
+    storage: Storage,
+    config: TableConfig,
+    metadata_table: MetadataTable | None,
+    partitions: Iterable[str] | None,
+    *,
+    runtime: Runtime,
+) -> list[str]:
+    if partitions is not None:
+        return sorted(set(partitions))
+    if not config.is_partitioned:
+        return [""]
+    if metadata_table is not None:
+        return metadata_table.partitions()
+    return load_partitions_by_listing(storage, runtime=runtime)

@@ -1,0 +1,30 @@
+"""Choosing the engine from what the caller passed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tablekeeper.engine.local import LocalEngine
+from tablekeeper.engine.protocol import Engine
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.runtime import Runtime
+
+__all__ = ["choose_engine"]
+
+
+def choose_engine(*, spark: Any, engine: str | None, runtime: Runtime) -> Engine:
+    """Spark if a session is given, else the local engine if asked for."""
+    if engine not in (None, "spark", "local"):
+        raise InvalidRequestError(f"engine {engine!r}: use 'spark' with spark=…, or 'local'")
+    if engine == "local":
+        if spark is not None:
+            raise InvalidRequestError("engine='local' runs without Spark: leave out spark=…, or choose engine='spark'")
+        return LocalEngine(runtime=runtime)
+    if spark is None:
+        raise InvalidRequestError(
+            "pass spark=… (a SparkSession) to work on Spark, or engine='local' to work without it"
+        )
+    # Importing PySpark takes time and is optional: only those who bring a session pay for it.
+    from tablekeeper.engine.spark import SparkEngine  # noqa: PLC0415
+
+    return SparkEngine(spark)

@@ -1,0 +1,346 @@
+"""`Table`: the public door to one Hudi table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
+from tablekeeper.config.options import Options
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.config.table_properties import new_table_properties
+from tablekeeper.config.write_settings import WriteSettings
+from tablekeeper.engine.protocol import Engine, Frame
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
+from tablekeeper.model import Operation, RequestedTime
+from tablekeeper.read.incremental import commits_between, read_changes, resolve_bound
+from tablekeeper.read.query import Query, load_query_snapshot, read_rows
+from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
+from tablekeeper.record.evolution import plan_evolution, storable_schema
+from tablekeeper.record.predicate import parse_predicate
+from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.snapshot.schema import load_table_schema
+from tablekeeper.snapshot.snapshot import load_snapshot
+from tablekeeper.storage import Storage, open_storage
+from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.table.engines import choose_engine
+from tablekeeper.table.times import parse_moment
+from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
+from tablekeeper.table.writer_options import load_writer_options, save_writer_options
+from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.locks.choose import choose_lock
+from tablekeeper.txn.properties_file import create_properties, load_table_config
+from tablekeeper.write.context import WriteContext, staging_directory
+from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
+from tablekeeper.write.results import WriteResult
+
+__all__ = ["Table"]
+
+
+class Table:
+    """A Hudi table: write, read and look into it.
+
+    Make one with `Table.create`, or open an existing one with `Table.open`. Rows go in and come out as Spark
+    DataFrames, or as pyarrow tables with `engine="local"`. A `Table` holds no state of the table itself: every
+    call sees the table as it is at that moment, and any number of processes may use it at once.
+    """
+
+    def __init__(self, storage: Storage, engine: Engine, options: Options, *, runtime: Runtime) -> None:
+        self._storage = storage
+        self._engine = engine
+        self._options = options
+        self._runtime = runtime
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        schema: Any,
+        key: str | Sequence[str],
+        partition_by: str | Sequence[str] | None = None,
+        ordering: str | Sequence[str] | None = None,
+        table_type: str = "mor",
+        spark: Any = None,
+        engine: str | None = None,
+        options: Mapping[str, object] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        runtime: Runtime = SYSTEM_RUNTIME,
+    ) -> Table:
+        """Make a new table.
+
+        `key` identifies a row (inside its partition), `ordering` decides which of two versions of a row is the
+        newer one; without it, the one written later. `table_type` is "mor" (merge on read: updates go into logs)
+        or "cow" (copy on write: updates rewrite files). `options` are Hudi's names and are remembered for later
+        writers where they are about writing.
+        """
+        chosen = choose_engine(spark=spark, engine=engine, runtime=runtime)
+        given = Options(options)
+        keys, partitions, order = _names(key), _names(partition_by), _names(ordering)
+        stored = storable_schema(chosen.arrow_schema(schema))
+        _refuse_missing_columns(stored, key=keys, partition_by=partitions, ordering=order)
+        WriteSettings.from_options(given, key_fields=tuple(keys))
+        avro = arrow_to_avro_schema(stored, record_name=f"{name}_record", namespace=f"hoodie.{name}")
+        properties = new_table_properties(
+            name=name,
+            table_type=table_type,
+            keys=keys,
+            partitions=partitions,
+            ordering=order,
+            avro_schema=json.dumps(avro, separators=(",", ":")),
+            options=given,
+        )
+        storage = open_storage(path, options=storage_options, runtime=runtime)
+        save_writer_options(storage, given)
+        create_properties(storage, properties)
+        return cls(storage, chosen, given, runtime=runtime)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        spark: Any = None,
+        engine: str | None = None,
+        options: Mapping[str, object] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        runtime: Runtime = SYSTEM_RUNTIME,
+    ) -> Table:
+        """Open an existing table, whoever made it. `options` go over those that the table was created with."""
+        chosen = choose_engine(spark=spark, engine=engine, runtime=runtime)
+        storage = open_storage(path, options=storage_options, runtime=runtime)
+        load_table_config(storage)
+        merged = Options(options).merged_over(load_writer_options(storage))
+        return cls(storage, chosen, merged, runtime=runtime)
+
+    def __repr__(self) -> str:
+        return f"Table({self._storage.spec.uri!r}, engine={self._engine.name!r})"
+
+    @property
+    def path(self) -> str:
+        """Where the table lies, as a canonical URI."""
+        return self._storage.spec.uri
+
+    @property
+    def config(self) -> TableConfig:
+        """What the table's properties file says now."""
+        return load_table_config(self._storage)
+
+    @property
+    def schema(self) -> Any:
+        """Columns of the table, as the engine's kind of schema, without Hudi's meta columns."""
+        return self._engine.native_schema(self._load_schema())
+
+    def upsert(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+        """Update rows whose key is there, insert the others. A row with `_hoodie_is_deleted` true deletes its key."""
+        return self._write(Operation.UPSERT, rows, extra)
+
+    def insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+        """Add rows without looking for their keys; small files are filled up first."""
+        return self._write(Operation.INSERT, rows, extra)
+
+    def bulk_insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+        """Add rows as new files, as fast as it goes: the way to load a table for the first time."""
+        return self._write(Operation.BULK_INSERT, rows, extra)
+
+    def delete(self, keys: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+        """Delete rows. `keys` has the key and partition columns; other columns are ignored."""
+        return self._write(Operation.DELETE, keys, extra)
+
+    def insert_overwrite(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+        """Replace all rows of the partitions that `rows` falls into."""
+        return self._write(Operation.INSERT_OVERWRITE, rows, extra)
+
+    def insert_overwrite_table(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+        """Replace all rows of the table."""
+        return self._write(Operation.INSERT_OVERWRITE_TABLE, rows, extra)
+
+    def delete_partitions(self, partitions: Sequence[str]) -> WriteResult:
+        """Delete all rows of these partitions, given as partition paths (`city=sf`, or `sf`, as the table has them)."""
+        if isinstance(partitions, str) or not partitions:
+            raise InvalidRequestError("delete_partitions takes a list of partition paths, for example ['city=sf']")
+        environment = self._environment()
+        timeline = load_timeline(self._storage, environment.config)
+        schema = load_table_schema(self._storage, environment.config, timeline)
+        request = self._request(environment, Operation.DELETE_PARTITION, schema, extra={})
+        return delete_partitions(request, list(partitions))
+
+    def read(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        where: str | None = None,
+        as_of: object = None,
+        mode: str = "snapshot",
+        meta_columns: bool = False,
+    ) -> Frame:
+        """Rows of the table.
+
+        `where` is a SQL condition and prunes partitions and files. `as_of` is a past moment: an instant time, an
+        ISO date or time, or a datetime. `mode="read_optimized"` reads base files only, without merging logs.
+        `meta_columns` adds Hudi's own columns.
+        """
+        query = self._query(columns=columns, where=where, as_of=as_of, mode=mode, meta_columns=meta_columns)
+        return read_rows(query, self._engine, load_query_snapshot(query).latest)
+
+    def changes(
+        self,
+        *,
+        since: object = None,
+        until: object = None,
+        columns: Iterable[str] | None = None,
+        where: str | None = None,
+        meta_columns: bool = False,
+    ) -> Frame:
+        """Rows changed by commits that completed after `since`, up to and including `until`.
+
+        Bounds are instants of this table (a result's `instant`), completion times, ISO times or datetimes.
+        """
+        query = self._query(columns=columns, where=where, as_of=None, mode="snapshot", meta_columns=meta_columns)
+        zone = query.config.time_zone
+        begin = None if since is None else resolve_bound(parse_moment(since, zone=zone), query.timeline)
+        end = None if until is None else resolve_bound(parse_moment(until, zone=zone), query.timeline)
+        return read_changes(query, self._engine, commits_between(query.timeline, since=begin, until=end))
+
+    def timeline(self) -> TimelineListing:
+        """The instants of the active timeline."""
+        return TimelineListing(load_timeline(self._storage, self.config).instants)
+
+    def files(self, *, as_of: object = None, partitions: Iterable[str] | None = None) -> FileListing:
+        """The file slices that a reader sees now, or saw at a past moment."""
+        config = self.config
+        snapshot = load_snapshot(
+            self._storage,
+            config,
+            load_timeline(self._storage, config),
+            runtime=self._runtime,
+            partitions=partitions,
+            as_of=_as_of(as_of, config),
+        )
+        return FileListing(snapshot.latest)
+
+    def describe(self) -> TableDescription:
+        """What the table is, how large it is and what happened to it last."""
+        config = self.config
+        timeline = load_timeline(self._storage, config)
+        snapshot = load_snapshot(self._storage, config, timeline, runtime=self._runtime)
+        schema = load_table_schema(self._storage, config, timeline)
+        return describe_table(self.path, config, timeline, snapshot, schema)
+
+    def _write(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
+        environment = self._environment()
+        incoming = self._engine.schema_of(source)
+        schema = self._checked_schema(environment, operation, incoming)
+        request = self._request(environment, operation, schema, extra=dict(extra or {}))
+        return execute_write(request, source)
+
+    def _checked_schema(self, environment: TableEnvironment, operation: Operation, incoming: pa.Schema) -> pa.Schema:
+        """The table's schema after the write; refuses rows that do not fit."""
+        config = environment.config
+        timeline = load_timeline(self._storage, config)
+        table = load_table_schema(self._storage, config, timeline)
+        needed = [*config.key_fields, *config.partition_columns]
+        missing = [name for name in needed if name.split(".")[0] not in incoming.names]
+        if missing:
+            raise InvalidRequestError(
+                f"the rows have no column {', '.join(missing)}, which table {config.name} needs for its keys and "
+                f"partitions. They have {', '.join(incoming.names)}."
+            )
+        if operation is Operation.DELETE:
+            return table
+        return plan_evolution(table, storable_schema(incoming)).schema
+
+    def _environment(self) -> TableEnvironment:
+        config = self.config
+        if config.version < 8:
+            raise UnsupportedFeatureError(
+                f"table {config.name} has version {config.version}, which is read-only here. Any write by Java Hudi 1.x "
+                "upgrades it to version 9."
+            )
+        if not config.has_meta_columns:
+            raise UnsupportedFeatureError(f"table {config.name} has no meta columns, and is read-only here")
+        if not config.key_fields:
+            raise UnsupportedFeatureError(f"table {config.name} has generated keys, and is read-only here")
+        given = self._options.given
+        lock_settings = LockSettings.from_options(given)
+        return TableEnvironment(
+            storage=self._storage,
+            config=config,
+            lock=choose_lock(self._storage, options=lock_settings, runtime=self._runtime),
+            lock_settings=lock_settings,
+            heartbeat_settings=HeartbeatSettings.from_options(given),
+            conflict_settings=ConflictSettings.from_options(given),
+            runtime=self._runtime,
+        )
+
+    def _request(
+        self, environment: TableEnvironment, operation: Operation, schema: pa.Schema, *, extra: dict[str, str]
+    ) -> WriteRequest:
+        config = environment.config
+        avro = arrow_to_avro_schema(
+            with_meta_columns(schema), record_name=f"{config.name}_record", namespace=f"hoodie.{config.name}"
+        )
+        context = WriteContext(
+            store=StorageHandle(self._storage),
+            staging=staging_directory(self._runtime.ids.uuid()),
+            schema=schema,
+            avro_schema=json.dumps(avro, separators=(",", ":")),
+            key=key_spec(config),
+            partition=partition_spec(config),
+            rule=merge_rule(config),
+            settings=WriteSettings.from_options(self._options, key_fields=config.key_fields),
+            runtime=self._runtime,
+        )
+        return WriteRequest(environment, self._engine, context, operation, extra)
+
+    def _query(
+        self, *, columns: Iterable[str] | None, where: str | None, as_of: object, mode: str, meta_columns: bool
+    ) -> Query:
+        config = self.config
+        timeline = load_timeline(self._storage, config)
+        moment = _as_of(as_of, config)
+        return Query(
+            storage=self._storage,
+            config=config,
+            timeline=timeline,
+            schema=load_table_schema(self._storage, config, timeline, as_of=moment),
+            runtime=self._runtime,
+            columns=None if columns is None else tuple(columns),
+            predicate=parse_predicate(where) if where else None,
+            as_of=moment,
+            mode=mode,
+            with_meta_columns=meta_columns,
+        )
+
+    def _load_schema(self) -> pa.Schema:
+        config = self.config
+        return load_table_schema(self._storage, config, load_timeline(self._storage, config))
+
+
+def _names(value: str | Sequence[str] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _as_of(moment: object, config: TableConfig) -> RequestedTime | None:
+    return None if moment is None else RequestedTime(parse_moment(moment, zone=config.time_zone))
+
+
+def _refuse_missing_columns(schema: pa.Schema, **roles: list[str]) -> None:
+    if not roles["key"]:
+        raise InvalidRequestError("a table needs a key: pass key='…' with the column that identifies a row")
+    for role, names in roles.items():
+        for name in names:
+            column = name.split(":")[0].split(".")[0]
+            if column not in schema.names:
+                raise InvalidRequestError(
+                    f"{role}: the schema has no column {column!r}. It has {', '.join(schema.names)}."
+                )

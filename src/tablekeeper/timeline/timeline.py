@@ -1,0 +1,120 @@
+"""`Timeline`: the instants of a table at one moment, as an immutable value.
+
+Invariant: one entry for each action (requested time and comparable action) in its latest state,
+ordered by requested time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+
+__all__ = ["Timeline", "latest_states"]
+
+_WRITE_ACTIONS = frozenset(
+    {
+        Action.COMMIT,
+        Action.DELTA_COMMIT,
+        Action.REPLACE_COMMIT,
+        Action.COMPACTION,
+        Action.LOG_COMPACTION,
+        Action.CLUSTERING,
+    }
+)
+
+
+def latest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
+    """One instant for each action, in its latest state, by requested time."""
+    latest: dict[tuple[RequestedTime, Action], Instant] = {}
+    for instant in instants:
+        key = (instant.requested_at, instant.action.completed_as)
+        known = latest.get(key)
+        if known is None or instant.state.rank > known.state.rank:
+            latest[key] = instant
+    return tuple(sorted(latest.values(), key=lambda i: (i.requested_at, i.action.value)))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The active timeline. Everything older than its first write instant has been archived."""
+
+    instants: tuple[Instant, ...] = ()
+
+    @classmethod
+    def of(cls, instants: Iterable[Instant]) -> Timeline:
+        return cls(latest_states(instants))
+
+    def __iter__(self) -> Iterator[Instant]:
+        return iter(self.instants)
+
+    def __len__(self) -> int:
+        return len(self.instants)
+
+    @cached_property
+    def completed(self) -> tuple[Instant, ...]:
+        """Completed instants by requested time."""
+        return tuple(i for i in self.instants if i.is_completed)
+
+    @cached_property
+    def pending(self) -> tuple[Instant, ...]:
+        """Requested and inflight instants by requested time."""
+        return tuple(i for i in self.instants if i.is_pending)
+
+    @cached_property
+    def completed_writes(self) -> tuple[Instant, ...]:
+        """Completed commits, delta commits and replace commits by requested time."""
+        return tuple(i for i in self.completed if i.action.writes_data)
+
+    @cached_property
+    def completed_writes_by_completion(self) -> tuple[Instant, ...]:
+        """Completed commits, delta commits and replace commits in the order in which they became visible."""
+        return tuple(sorted(self.completed_writes, key=lambda i: (i.completed_at, i.requested_at)))
+
+    @cached_property
+    def _completions(self) -> dict[RequestedTime, CompletionTime]:
+        # A savepoint shares the requested time of the commit that it protects.
+        return {
+            i.requested_at: i.completed_at
+            for i in self.completed
+            if i.completed_at is not None and i.action is not Action.SAVEPOINT
+        }
+
+    @cached_property
+    def first_active_write(self) -> RequestedTime | None:
+        """The oldest write that is not savepointed: writes before it are archived, and so completed."""
+        savepoints = {i.requested_at for i in self.instants if i.action is Action.SAVEPOINT}
+        for instant in self.instants:
+            if instant.action in _WRITE_ACTIONS and instant.requested_at not in savepoints:
+                return instant.requested_at
+        return None
+
+    def find(self, requested_at: RequestedTime) -> Instant | None:
+        """The instant requested at this time; the write itself where a savepoint shares the time."""
+        found = [i for i in self.instants if i.requested_at == requested_at]
+        writes = [i for i in found if i.action is not Action.SAVEPOINT]
+        return (writes or found or [None])[0]
+
+    def completion_of(self, requested_at: RequestedTime) -> CompletionTime | None:
+        """When the action completed; None if it is pending, unknown or archived."""
+        return self._completions.get(requested_at)
+
+    def is_archived(self, requested_at: RequestedTime) -> bool:
+        """True if the time lies before the active timeline: its action completed and was archived."""
+        return self.first_active_write is not None and requested_at < self.first_active_write
+
+    def is_completed(self, requested_at: RequestedTime) -> bool:
+        return requested_at in self._completions or self.is_archived(requested_at)
+
+    def with_state(self, state: State, *actions: Action) -> tuple[Instant, ...]:
+        """Instants in `state`, of the given actions if any are given."""
+        return tuple(i for i in self.instants if i.state is state and (not actions or i.action in actions))
+
+    @cached_property
+    def newest_time(self) -> str:
+        """The greatest requested or completion time on the timeline, `""` if it is empty."""
+        times = [i.requested_at.value for i in self.instants]
+        times += [i.completed_at.value for i in self.completed if i.completed_at is not None]
+        return max(times, default="")

@@ -1,0 +1,78 @@
+"""The only code that writes and removes instant files.
+
+Every file is created with put-if-absent: two processes that try the same transition get one
+winner, and the loser is told (`FencedError`) instead of overwriting. Earlier states stay beside
+later ones; Java checks that they exist.
+"""
+
+from __future__ import annotations
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, NotFoundError, StorageError
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.storage import Storage
+from tablekeeper.timeline.load import instant_path
+
+__all__ = ["complete_instant", "create_requested", "remove_instant_files", "start_inflight"]
+
+
+def create_requested(
+    storage: Storage, config: TableConfig, *, requested_at: RequestedTime, action: Action, content: bytes = b""
+) -> Instant:
+    """Put a new action on the timeline."""
+    instant = Instant(requested_at, action, State.REQUESTED)
+    _create(storage, config, instant, content)
+    return instant
+
+
+def start_inflight(storage: Storage, config: TableConfig, requested: Instant, *, content: bytes = b"") -> Instant:
+    """Move a requested action to inflight."""
+    instant = Instant(requested.requested_at, requested.action, State.INFLIGHT)
+    _create(storage, config, instant, content)
+    return instant
+
+
+def complete_instant(
+    storage: Storage, config: TableConfig, inflight: Instant, *, completed_at: CompletionTime, content: bytes
+) -> Instant:
+    """Publish the completed state: from here on readers see what the action did.
+
+    The caller holds the table lock. If the store leaves it open whether the file was written, the
+    file is read back; only when that fails too is the outcome unknown.
+    """
+    if storage.stat(instant_path(config, inflight)) is None:
+        raise FencedError(
+            f"instant {inflight} is gone from the timeline: another process rolled it back. Nothing was committed; retry."
+        )
+    completed = Instant(inflight.requested_at, inflight.action.completed_as, State.COMPLETED, completed_at)
+    path = instant_path(config, completed)
+    try:
+        created = storage.put_if_absent(path, content)
+    except StorageError as error:
+        created = _landed_after_all(storage, path, content, cause=error, instant=completed)
+    if not created:
+        raise FencedError(f"instant {completed} was completed by another process; reload the table before going on")
+    return completed
+
+
+def remove_instant_files(storage: Storage, config: TableConfig, *instants: Instant) -> None:
+    """Delete the files of these instants in these states, in the order given. Missing files are no error."""
+    for instant in instants:
+        storage.delete(instant_path(config, instant))
+
+
+def _create(storage: Storage, config: TableConfig, instant: Instant, content: bytes) -> None:
+    if not storage.put_if_absent(instant_path(config, instant), content):
+        raise FencedError(f"instant {instant} exists already: another process owns it")
+
+
+def _landed_after_all(storage: Storage, path: str, content: bytes, *, cause: StorageError, instant: Instant) -> bool:
+    try:
+        return storage.read(path) == content
+    except NotFoundError:
+        raise cause from None
+    except StorageError as error:
+        raise CommitOutcomeUnknownError(
+            f"the store failed while {instant} was being completed ({error}); reload the table to see whether it landed",
+            instant=instant.requested_at.value,
+        ) from cause

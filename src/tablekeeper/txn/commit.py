@@ -1,0 +1,108 @@
+"""The one door through which a write begins and becomes visible.
+
+A write is begun (requested, inflight, heartbeat), does its work without any lock, and is committed: under the
+lock the timeline is loaded again, conflicts are looked for, the heartbeat, the inflight file and the lease are
+checked, the metadata table is brought up to date, and the completed instant is published. Whatever fails before
+that last step leaves the table as it was; what is left behind is rolled back, here or by the next writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tablekeeper.errors import FencedError, StorageError
+from tablekeeper.format.commit_metadata import encode_commit_metadata
+from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, Operation, RequestedTime
+from tablekeeper.timeline import Timeline, complete_instant, create_requested, load_timeline, start_inflight
+from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
+from tablekeeper.txn.markers import delete_markers
+
+__all__ = ["Committed", "OpenWrite", "begin_write", "commit_write"]
+
+
+@dataclass(frozen=True)
+class OpenWrite:
+    """A write that has begun. `at_start` is the timeline on which it began, without itself."""
+
+    inflight: Instant
+    operation: Operation
+    at_start: Timeline
+    heartbeat: Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A write that readers see. `lock_held_s` is how long the commit kept others out."""
+
+    instant: Instant
+    lock_held_s: float
+
+
+def begin_write(environment: TableEnvironment, *, action: Action, operation: Operation, plan: bytes = b"") -> OpenWrite:
+    """Put a new write on the timeline."""
+    with environment.locked() as lease:
+        timeline = load_timeline(environment.storage, environment.config)
+        requested_at = RequestedTime(next_time(environment, timeline))
+        lease.check()
+        # The heartbeat comes first: a pending instant without one is taken for dead.
+        heartbeat = start_heartbeat(
+            environment.storage,
+            requested_at,
+            settings=environment.heartbeat_settings,
+            runtime=environment.runtime,
+        )
+        try:
+            requested = create_requested(
+                environment.storage, environment.config, requested_at=requested_at, action=action, content=plan
+            )
+            inflight = start_inflight(environment.storage, environment.config, requested)
+        except BaseException:
+            heartbeat.stop()
+            raise
+    return OpenWrite(inflight, operation, timeline, heartbeat)
+
+
+def commit_write(
+    environment: TableEnvironment,
+    write: OpenWrite,
+    metadata: CommitMetadata,
+    *,
+    before_publish: Callable[[Timeline], None],
+) -> Committed:
+    """Make the write visible, or raise and leave it pending.
+
+    `before_publish` runs under the lock on the timeline just loaded; it is where the metadata table is written.
+    """
+    with environment.locked() as lease:
+        timeline = load_timeline(environment.storage, environment.config)
+        mine = timeline.find(write.inflight.requested_at)
+        if mine is None or mine.is_completed:
+            raise FencedError(
+                f"instant {write.inflight} is no longer pending: another process rolled it back. "
+                "Nothing was committed; write again."
+            )
+        write.heartbeat.check()
+        before_publish(timeline)
+        completed_at = CompletionTime(next_time(environment, timeline))
+        write.heartbeat.check()
+        lease.check()
+        instant = complete_instant(
+            environment.storage,
+            environment.config,
+            write.inflight,
+            completed_at=completed_at,
+            content=encode_commit_metadata(metadata),
+        )
+    write.heartbeat.stop()
+    _discard_markers(environment, write)
+    return Committed(instant, lease.held_s)
+
+
+def _discard_markers(environment: TableEnvironment, write: OpenWrite) -> None:
+    """The commit has landed: markers that cannot be deleted now are litter, not a failure."""
+    try:
+        delete_markers(environment.storage, instant=write.inflight.requested_at.value)
+    except StorageError:
+        return

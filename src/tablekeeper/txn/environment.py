@@ -1,0 +1,44 @@
+"""What a transaction works with: the store, the table's configuration, the lock and the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.runtime import Runtime
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import Timeline, format_time, parse_time
+from tablekeeper.txn.locks import Lease, TableLock
+
+__all__ = ["TableEnvironment", "next_time"]
+
+
+@dataclass(frozen=True)
+class TableEnvironment:
+    """Components and settings of one open table, shared by its transactions."""
+
+    storage: Storage
+    config: TableConfig
+    lock: TableLock
+    lock_settings: LockSettings
+    heartbeat_settings: HeartbeatSettings
+    conflict_settings: ConflictSettings
+    runtime: Runtime
+
+    def locked(self) -> Lease:
+        """The table lock, waited for as long as the settings say. Use it in a `with` statement."""
+        return self.lock.acquire(timeout_s=self.lock_settings.acquire_timeout_s)
+
+
+def next_time(environment: TableEnvironment, timeline: Timeline) -> str:
+    """A time that no action of the table has yet: now, or just after the newest one where clocks disagree.
+
+    Only to be called under the lock, with a timeline that was loaded under it.
+    """
+    zone = environment.config.time_zone
+    now_ms = environment.runtime.clock.now_ms()
+    newest = timeline.newest_time
+    if newest:
+        now_ms = max(now_ms, parse_time(newest, zone=zone) + 1)
+    return format_time(now_ms, zone=zone)

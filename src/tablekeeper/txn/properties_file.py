@@ -1,0 +1,104 @@
+"""hoodie.properties: reading it, creating it, and changing it the way Java does.
+
+A change keeps a backup beside the file until the new one is verified, so that a process that dies at any step
+leaves at least one valid copy; readers fall back to the backup. Changes are made under the table lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tablekeeper.config.table_config import TableConfig, parse_table_config
+from tablekeeper.config.table_properties import CHECKSUM_KEY, DATABASE_KEY, NAME_KEY
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError, StorageError
+from tablekeeper.format.properties import decode_properties, encode_properties, table_checksum
+from tablekeeper.storage import Storage
+
+__all__ = ["PROPERTIES_FILE", "change_properties", "create_properties", "load_table_config"]
+
+PROPERTIES_FILE = ".hoodie/hoodie.properties"
+_BACKUP_FILE = ".hoodie/hoodie.properties.backup"
+_COMMENT = "Properties written by tablekeeper"
+
+
+def load_table_config(storage: Storage) -> TableConfig:
+    """The table's configuration; `InvalidRequestError` if there is no table here."""
+    properties = _load(storage, PROPERTIES_FILE)
+    if properties is None:
+        properties = _load(storage, _BACKUP_FILE)
+    if properties is None:
+        raise InvalidRequestError(
+            f"{storage.spec.uri} is not a Hudi table: it has no {PROPERTIES_FILE}. "
+            "Check the path, or make the table with Table.create."
+        )
+    return parse_table_config(properties, file=PROPERTIES_FILE)
+
+
+def create_properties(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Create the file of a new table; of several who try, one wins and the others are told."""
+    content = encode_properties(_with_checksum(properties), comment=_COMMENT)
+    if not storage.put_if_absent(PROPERTIES_FILE, content):
+        raise InvalidRequestError(
+            f"there is a table at {storage.spec.uri} already. Open it with Table.open, or choose another path."
+        )
+
+
+def change_properties(storage: Storage, changes: Mapping[str, str | None]) -> TableConfig:
+    """Set properties, or remove those whose new value is None. The caller holds the table lock."""
+    _recover(storage)
+    old = storage.read(PROPERTIES_FILE)
+    properties = decode_properties(old, file=PROPERTIES_FILE)
+    for name, value in changes.items():
+        if value is None:
+            properties.pop(name, None)
+        else:
+            properties[name] = value
+    properties = _with_checksum(properties)
+    if not storage.put_if_absent(_BACKUP_FILE, old):
+        raise StorageError(f"{_BACKUP_FILE} appeared meanwhile: another process changes the table's properties")
+    storage.delete(PROPERTIES_FILE)
+    storage.put(PROPERTIES_FILE, encode_properties(properties, comment=_COMMENT))
+    if decode_properties(storage.read(PROPERTIES_FILE), file=PROPERTIES_FILE) != properties:
+        raise CorruptTableError(file=PROPERTIES_FILE, reason="what was written does not read back the same")
+    storage.delete(_BACKUP_FILE)
+    return parse_table_config(properties, file=PROPERTIES_FILE)
+
+
+def _recover(storage: Storage) -> None:
+    """Finish or undo a change that a process left half done."""
+    backup = _load_or_none(storage, _BACKUP_FILE)
+    if backup is None:
+        return
+    if _load_or_none(storage, PROPERTIES_FILE) is None:
+        storage.put(PROPERTIES_FILE, storage.read(_BACKUP_FILE))
+    storage.delete(_BACKUP_FILE)
+
+
+def _load(storage: Storage, path: str) -> dict[str, str] | None:
+    try:
+        properties = decode_properties(storage.read(path), file=path)
+    except NotFoundError:
+        return None
+    _verify(properties, file=path)
+    return properties
+
+
+def _load_or_none(storage: Storage, path: str) -> dict[str, str] | None:
+    try:
+        return _load(storage, path)
+    except CorruptTableError:
+        return None
+
+
+def _verify(properties: Mapping[str, str], *, file: str) -> None:
+    stated = properties.get(CHECKSUM_KEY)
+    if stated is not None and stated != _checksum(properties):
+        raise CorruptTableError(file=file, reason=f"the checksum is {stated}, but {_checksum(properties)} was expected")
+
+
+def _with_checksum(properties: Mapping[str, str]) -> dict[str, str]:
+    return {**properties, CHECKSUM_KEY: _checksum(properties)}
+
+
+def _checksum(properties: Mapping[str, str]) -> str:
+    return table_checksum(database=properties.get(DATABASE_KEY, ""), table=properties.get(NAME_KEY, ""))

@@ -1,0 +1,145 @@
+"""Rollback of an instant that did not complete: its files are deleted and it leaves the timeline.
+
+The steps are Java's: a rollback plan is requested, goes inflight, the data files are deleted, the rollback
+completes, and last the target's instant files, markers and heartbeat go. Every step can be repeated, so a
+rollback that died half way is carried on by whoever comes next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tablekeeper.format.plans import (
+    InstantInfo,
+    RollbackMetadata,
+    RollbackPlan,
+    RollbackRequest,
+    RolledBackPartition,
+    encode_rollback_metadata,
+    encode_rollback_plan,
+)
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.storage import hadoop_path
+from tablekeeper.timeline import (
+    Timeline,
+    complete_instant,
+    create_requested,
+    load_timeline,
+    remove_instant_files,
+    start_inflight,
+)
+from tablekeeper.txn.commit import OpenWrite
+from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
+from tablekeeper.txn.markers import Marker, delete_markers, load_markers
+
+__all__ = ["RolledBack", "failed_writes", "rollback_instant", "withdraw_write"]
+
+_INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """An instant that was rolled back, and the data files that went with it."""
+
+    instant: Instant
+    files: tuple[str, ...]
+
+
+def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Instant]:
+    """Pending writes whose writer shows no sign of life. Table services are not among them."""
+    pending = [i for i in timeline.pending if i.action in _INGESTION]
+    if not pending:
+        return []
+    heartbeats = load_heartbeats(
+        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+    )
+    return [i for i in pending if not heartbeats.is_active(i.requested_at)]
+
+
+def withdraw_write(
+    environment: TableEnvironment, write: OpenWrite, *, before_publish: Callable[[RolledBack, Timeline], None]
+) -> None:
+    """Give up a write of our own. One that announced no files leaves without a trace, others are rolled back."""
+    write.heartbeat.stop()
+    if load_markers(environment.storage, instant=write.inflight.requested_at.value):
+        rollback_instant(environment, write.inflight, before_publish=before_publish)
+    else:
+        with environment.locked():
+            _remove_target(environment, write.inflight)
+
+
+def rollback_instant(
+    environment: TableEnvironment, target: Instant, *, before_publish: Callable[[RolledBack, Timeline], None]
+) -> RolledBack:
+    """Roll back a pending instant: delete the files that its markers name, then the instant itself."""
+    storage, config = environment.storage, environment.config
+    markers = load_markers(storage, instant=target.requested_at.value)
+    with environment.locked():
+        timeline = load_timeline(storage, config)
+        requested_at = RequestedTime(next_time(environment, timeline))
+        plan = encode_rollback_plan(_plan(environment, target, markers))
+        requested = create_requested(storage, config, requested_at=requested_at, action=Action.ROLLBACK, content=plan)
+    inflight = start_inflight(storage, config, requested)
+    started_ms = environment.runtime.clock.now_ms()
+    storage.delete_many(marker.path for marker in markers)
+    outcome = RolledBack(target, tuple(marker.path for marker in markers))
+    with environment.locked() as lease:
+        timeline = load_timeline(storage, config)
+        before_publish(outcome, timeline)
+        completed_at = CompletionTime(next_time(environment, timeline))
+        duration_ms = environment.runtime.clock.now_ms() - started_ms
+        lease.check()
+        complete_instant(
+            storage,
+            config,
+            inflight,
+            completed_at=completed_at,
+            content=encode_rollback_metadata(_metadata(environment, requested_at, duration_ms, target, markers)),
+        )
+        _remove_target(environment, target)
+    return outcome
+
+
+def _remove_target(environment: TableEnvironment, target: Instant) -> None:
+    """Latest state first: at no moment does an earlier state stand there as if work were still to come."""
+    states = [State.INFLIGHT, State.REQUESTED]
+    files = [Instant(target.requested_at, target.action, state) for state in states]
+    remove_instant_files(environment.storage, environment.config, *files)
+    delete_markers(environment.storage, instant=target.requested_at.value)
+    delete_heartbeat(environment.storage, target.requested_at)
+
+
+def _plan(environment: TableEnvironment, target: Instant, markers: list[Marker]) -> RollbackPlan:
+    requests = tuple(
+        RollbackRequest(partition=marker.partition, files_to_delete=(_full_path(environment, marker),))
+        for marker in markers
+    )
+    return RollbackPlan(InstantInfo(target.requested_at.value, target.action.value), requests)
+
+
+def _metadata(
+    environment: TableEnvironment,
+    requested_at: RequestedTime,
+    duration_ms: int,
+    target: Instant,
+    markers: list[Marker],
+) -> RollbackMetadata:
+    files: dict[str, list[str]] = defaultdict(list)
+    for marker in markers:
+        files[marker.partition].append(_full_path(environment, marker))
+    partitions = {p: RolledBackPartition(partition=p, succeeded=tuple(paths)) for p, paths in files.items()}
+    return RollbackMetadata(
+        started_at=requested_at.value,
+        duration_ms=duration_ms,
+        files_deleted=len(markers),
+        commits=(target.requested_at.value,),
+        partitions=partitions,
+        instants=(InstantInfo(target.requested_at.value, target.action.value),),
+    )
+
+
+def _full_path(environment: TableEnvironment, marker: Marker) -> str:
+    return hadoop_path(environment.storage.spec, marker.path)

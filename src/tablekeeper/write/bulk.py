@@ -1,0 +1,113 @@
+"""Bulk insert: rows go straight from the caller's table into new base files, without staging or look-ups.
+
+Each source task keeps one open file a partition. Rows are gathered up to the task's memory budget, ordered by
+partition in one go, and written as one row group a partition.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tablekeeper.model import FileGroupId
+from tablekeeper.write.base_files import BaseFileWriter
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.results import WrittenFile
+from tablekeeper.write.rows import PartitionNumbers, group_rows, keyed_rows, with_meta_values
+from tablekeeper.write.staging import refuse_too_many_partitions
+
+__all__ = ["write_new_files"]
+
+_OPEN_FILES = 128
+
+
+def write_new_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[WrittenFile]:
+    """Source kernel: write all rows of this part into new file groups."""
+    sink = _PartitionedFiles(context, part)
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                sink.add(batch)
+        return sink.finish()
+    except BaseException as error:
+        sink.abort(error)
+        raise
+
+
+class _PartitionedFiles:
+    """The open files of one task, least recently written first."""
+
+    def __init__(self, context: WriteContext, part: int) -> None:
+        self._context = context
+        self._part = part
+        self._partitions = PartitionNumbers()
+        self._rows: list[pa.Table] = []
+        self._groups: list[npt.NDArray[np.int64]] = []
+        self._bytes = 0
+        self._row_count = 0
+        self._open: OrderedDict[str, BaseFileWriter] = OrderedDict()
+        self._done: list[WrittenFile] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        rows, paths = keyed_rows(self._context, batch)
+        self._groups.append(self._partitions.of(paths))
+        refuse_too_many_partitions(len(self._partitions), self._context)
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= self._context.settings.task_memory_bytes:
+            self._flush()
+
+    def finish(self) -> list[WrittenFile]:
+        self._flush()
+        while self._open:
+            self._close(next(iter(self._open)))
+        return self._done
+
+    def abort(self, error: BaseException) -> None:
+        """Publish none of the open files."""
+        for writer in self._open.values():
+            writer.__exit__(type(error), error, error.__traceback__)
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        rows = pa.concat_tables(self._rows)
+        names = self._partitions.names
+        for number, part in group_rows(rows, np.concatenate(self._groups)):
+            self._write(names[number], part)
+        self._rows, self._groups, self._bytes = [], [], 0
+
+    def _write(self, partition: str, rows: pa.Table) -> None:
+        writer = self._writer(partition)
+        stamped = with_meta_values(
+            self._context,
+            rows,
+            partition=partition,
+            file_name=writer.name,
+            task=self._part,
+            first_row=self._row_count,
+        )
+        self._row_count += rows.num_rows
+        writer.write(stamped)
+        if writer.bytes_written >= self._context.settings.max_file_bytes:
+            self._close(partition)
+
+    def _writer(self, partition: str) -> BaseFileWriter:
+        writer = self._open.get(partition)
+        if writer is None:
+            if len(self._open) >= _OPEN_FILES:
+                self._close(next(iter(self._open)))
+            group = FileGroupId(partition, f"{self._context.runtime.ids.uuid()}-0")
+            writer = BaseFileWriter(self._context, group, task=self._part)
+            self._open[partition] = writer
+        self._open.move_to_end(partition)
+        return writer
+
+    def _close(self, partition: str) -> None:
+        writer = self._open[partition]
+        self._done.append(writer.close(inserts=writer.rows, updates=0, deletes=0))
+        del self._open[partition]

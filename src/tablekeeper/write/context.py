@@ -1,0 +1,53 @@
+"""What every kernel of one write knows: the table, the instant, the schemas and the settings. Picklable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tablekeeper.config.write_settings import WriteSettings
+from tablekeeper.format.avro_arrow import with_meta_columns
+from tablekeeper.record.keys import KeySpec
+from tablekeeper.record.merge import MergeRule
+from tablekeeper.record.partition_paths import PartitionSpec
+from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.storage.handle import StorageHandle
+
+__all__ = ["WriteContext", "staging_directory"]
+
+
+@dataclass(frozen=True)
+class WriteContext:
+    """One write. `schema` is the table's without meta columns, `avro_schema` the same with them, as JSON.
+
+    `staging` is the write's staging directory. `instant` is empty while rows are staged: the write is put on
+    the timeline only once its rows are known to be good. `stats_columns` are the columns whose ranges the
+    metadata table wants for each file.
+    """
+
+    store: StorageHandle
+    staging: str
+    schema: pa.Schema
+    avro_schema: str
+    key: KeySpec
+    partition: PartitionSpec
+    rule: MergeRule
+    settings: WriteSettings
+    instant: str = ""
+    stats_columns: tuple[str, ...] = ()
+    runtime: Runtime = field(default=SYSTEM_RUNTIME)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """Columns of base files and of rows in logs."""
+        return with_meta_columns(self.schema)
+
+    def write_token(self, task: int) -> str:
+        """A token that no other attempt at this task has: a task may run twice, its files must not collide."""
+        return f"{task}-{self.runtime.ids.number(1 << 31)}-{self.runtime.ids.number(1 << 31)}"
+
+
+def staging_directory(name: str) -> str:
+    """Where the rows of a running write lie between its steps. Java ignores the folder."""
+    return f".hoodie/.tablekeeper/staging/{name}"

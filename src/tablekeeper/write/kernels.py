@@ -1,0 +1,147 @@
+"""The kernels that write: one task makes one file of one file group.
+
+A task reads the staged rows that are its own, reduces them to one version a key, and then creates a base file,
+merges into the next version of one (row group by row group), or puts a log file on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tablekeeper.model import FileGroupId
+from tablekeeper.read.slice_rows import open_base_file
+from tablekeeper.record.evolution import conform
+from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
+from tablekeeper.write.base_files import BaseFileWriter
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.log_files import log_name, write_log_file
+from tablekeeper.write.plan import GroupWork, RowSource, WorkKind
+from tablekeeper.write.results import WrittenFile
+from tablekeeper.write.rows import with_meta_values
+from tablekeeper.write.staging import key_hashes, load_staged
+
+__all__ = ["GroupTask", "write_group"]
+
+_DELETED_COLUMN = "_hoodie_is_deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTask:
+    """Write one file group. `combines` drops duplicate keys from the rows; `deletes_keys` takes rows as keys to delete."""
+
+    context: WriteContext
+    work: GroupWork
+    number: int
+    combines: bool
+    deletes_keys: bool = False
+
+
+def write_group(task: GroupTask) -> WrittenFile | None:
+    """Kernel: do the work of one file group; None if nothing was left to write."""
+    rows = _load_rows(task)
+    if task.work.kind is WorkKind.APPEND:
+        return _append(task, rows)
+    if task.work.kind is WorkKind.MERGE:
+        return _merge(task, rows)
+    return _create(task, rows)
+
+
+def _load_rows(task: GroupTask) -> pa.Table:
+    parts = [_load_source(task, source) for source in task.work.sources]
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+
+def _load_source(task: GroupTask, source: RowSource) -> pa.Table:
+    rows = load_staged(task.context.store, source.staged)
+    if source.positions is not None:
+        rows = rows.take(pa.array(np.frombuffer(source.positions, dtype=np.int32)))
+    if source.hashes is not None:
+        hashes = key_hashes(rows.column(KEY_COLUMN))
+        rows = rows.filter(pa.array((hashes >= source.hashes.start) & (hashes < source.hashes.end)))
+    return rows
+
+
+def _winners(task: GroupTask, rows: pa.Table) -> Winners:
+    """The newest version of each key, as rows of the file schema."""
+    if task.deletes_keys:
+        keys = rows.column(KEY_COLUMN).combine_chunks()
+        return collapse([Deletes(keys)], task.context.rule, schema=task.context.file_schema)
+    return collapse([rows], task.context.rule, schema=rows.schema)
+
+
+def _create(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
+    context, group = task.context, task.work.group
+    fresh = _winners(task, rows).unseen() if task.combines else _without_deleted(rows)
+    if fresh.num_rows == 0:
+        return None
+    with BaseFileWriter(context, group, task=task.number) as writer:
+        writer.write(_stamped(task, fresh, group, writer.name))
+        return writer.close(inserts=fresh.num_rows, updates=0, deletes=0)
+
+
+def _merge(task: GroupTask, rows: pa.Table) -> WrittenFile:
+    context, group = task.context, task.work.group
+    file_slice = task.work.file_slice
+    assert file_slice is not None
+    assert file_slice.base is not None
+    schema = context.file_schema
+    base = open_base_file(context.store, file_slice.base)
+    with (
+        base,
+        BaseFileWriter(
+            context,
+            group,
+            task=task.number,
+            replaces=file_slice.base.name,
+            expected_rows=base.metadata.num_rows + rows.num_rows,
+        ) as writer,
+    ):
+        winners = _stamped_winners(task, rows, group, writer.name)
+        for number in range(base.num_row_groups):
+            base_rows = base.read_row_group(number, use_threads=False)
+            writer.write(winners.apply(conform(base_rows, schema)))
+        fresh = winners.unseen()
+        writer.write(conform(fresh, schema))
+        return writer.close(
+            inserts=fresh.num_rows,
+            updates=winners.updated,
+            deletes=winners.removed,
+            previous_commit=file_slice.base_instant.value,
+        )
+
+
+def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
+    context, file_slice = task.context, task.work.file_slice
+    assert file_slice is not None
+    name = log_name(context, file_slice, task=task.number)
+    if task.deletes_keys:
+        keys = rows.column(KEY_COLUMN).combine_chunks().unique()
+        return write_log_file(context, file_slice, name=name, rows=None, deletes=keys)
+    latest = collapse([rows], context.rule, schema=rows.schema).rows_with_deletes() if task.combines else rows
+    if latest.num_rows == 0:
+        return None
+    stamped = _stamped(task, latest, file_slice.group, file_slice.group.file_id)
+    return write_log_file(context, file_slice, name=name, rows=stamped, deletes=None)
+
+
+def _stamped_winners(task: GroupTask, rows: pa.Table, group: FileGroupId, file_name: str) -> Winners:
+    if task.deletes_keys:
+        return _winners(task, rows)
+    stamped = _stamped(task, rows, group, file_name)
+    return collapse([stamped], task.context.rule, schema=task.context.file_schema)
+
+
+def _stamped(task: GroupTask, rows: pa.Table, group: FileGroupId, file_name: str) -> pa.Table:
+    return with_meta_values(
+        task.context, rows, partition=group.partition, file_name=file_name, task=task.number, first_row=0
+    )
+
+
+def _without_deleted(rows: pa.Table) -> pa.Table:
+    if _DELETED_COLUMN not in rows.column_names:
+        return rows
+    flags = rows.column(_DELETED_COLUMN).fill_null(False)
+    return rows.filter(pa.compute.invert(flags))

@@ -1,0 +1,77 @@
+"""Writing log files: one file a file group and commit, with a data block, a delete block, or both."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from tablekeeper.config.write_settings import LogBlockFormat
+from tablekeeper.format.avro_columnar import encode_avro_block_content
+from tablekeeper.format.column_stats import column_ranges_from_table
+from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
+from tablekeeper.format.log_data import encode_parquet_block_content
+from tablekeeper.format.log_deletes import encode_deletes
+from tablekeeper.format.log_names import encode_log_name
+from tablekeeper.model import FileSlice, WriteStat, join_path
+from tablekeeper.txn.markers import MarkerKind, create_marker
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.results import WrittenFile
+
+__all__ = ["log_name", "write_log_file"]
+
+_FIRST_VERSION = 1
+
+
+def log_name(context: WriteContext, file_slice: FileSlice, *, task: int) -> str:
+    """The name of this write's log file on top of the slice."""
+    return encode_log_name(
+        file_id=file_slice.group.file_id,
+        instant=context.instant,
+        version=_FIRST_VERSION,
+        write_token=context.write_token(task),
+    )
+
+
+def write_log_file(
+    context: WriteContext, file_slice: FileSlice, *, name: str, rows: pa.Table | None, deletes: pa.Array | None
+) -> WrittenFile:
+    """Publish a log file with `rows` (of the context's file schema) and deletes by commit time of `deletes`."""
+    group = file_slice.group
+    storage = context.store.storage
+    path = join_path(group.partition, name)
+    create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
+    content = b""
+    if rows is not None and rows.num_rows:
+        content += _data_block(context, rows)
+    if deletes is not None and len(deletes):
+        header = {HeaderKey.INSTANT_TIME: context.instant}
+        body = encode_deletes(deletes, partition=group.partition, ordering=None)
+        content += encode_block(BlockType.DELETE, header, body)
+    storage.put(path, content)
+    updates = rows.num_rows if rows is not None else 0
+    deleted = len(deletes) if deletes is not None else 0
+    stat = WriteStat(
+        group=group,
+        path=path,
+        size=len(content),
+        writes=updates,
+        updates=updates,
+        deletes=deleted,
+        previous_commit=context.instant,
+        log_version=_FIRST_VERSION,
+        base_file=file_slice.base.name if file_slice.base is not None else "",
+    )
+    ranges: tuple[object, ...] = ()
+    if context.stats_columns and rows is not None:
+        ranges = tuple(column_ranges_from_table(rows, columns=context.stats_columns).values())
+    return WrittenFile(stat, ranges)
+
+
+def _data_block(context: WriteContext, rows: pa.Table) -> bytes:
+    header = {HeaderKey.INSTANT_TIME: context.instant, HeaderKey.SCHEMA: context.avro_schema}
+    if context.settings.log_block is LogBlockFormat.AVRO:
+        body = encode_avro_block_content(rows, json.loads(context.avro_schema))
+        return encode_block(BlockType.AVRO_DATA, header, body)
+    body = encode_parquet_block_content(rows, avro_schema_json=context.avro_schema)
+    return encode_block(BlockType.PARQUET_DATA, header, body)

@@ -1,0 +1,263 @@
+"""One write from the caller's rows to the commit: check, stage, begin, tag, write, commit.
+
+Everything that can be wrong with the rows is found while they are staged, before the timeline is touched. From
+`begin_write` on, whatever fails withdraws the write: it leaves no trace that a reader could see.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tablekeeper.config.write_settings import IndexKind
+from tablekeeper.engine.protocol import Engine, Frame
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
+from tablekeeper.model import Action, FileSlice, Operation
+from tablekeeper.runtime import Runtime
+from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_snapshot
+from tablekeeper.txn.commit import OpenWrite, begin_write
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_write
+from tablekeeper.write.bulk import write_new_files
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.finish import finish_write, metadata_rollback
+from tablekeeper.write.kernels import GroupTask, write_group
+from tablekeeper.write.plan import GroupWork, PartitionRows, plan_buckets, plan_partition
+from tablekeeper.write.results import WriteResult, WrittenFile
+from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
+from tablekeeper.write.tagging import Tagged, TagTask, find_keys
+
+__all__ = ["WriteRequest", "delete_partitions", "execute_write"]
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """A write as asked for. `extra` goes into the commit's metadata."""
+
+    environment: TableEnvironment
+    engine: Engine
+    context: WriteContext
+    operation: Operation
+    extra: dict[str, str]
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.environment.runtime
+
+    @property
+    def is_mor(self) -> bool:
+        return self.environment.config.is_mor
+
+    @property
+    def replaces(self) -> bool:
+        return self.operation in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE)
+
+    @property
+    def combines(self) -> bool:
+        settings = self.context.settings
+        if self.operation is Operation.UPSERT:
+            return settings.combine_before_upsert
+        return settings.combine_before_insert and self.operation is not Operation.DELETE
+
+    @property
+    def writes_directly(self) -> bool:
+        """Rows that need no file group found for them go straight into new files."""
+        new_groups = self.operation is Operation.BULK_INSERT or self.replaces
+        return new_groups and self.context.settings.index is not IndexKind.BUCKET and not self.combines
+
+    @property
+    def action(self) -> Action:
+        if self.replaces:
+            return Action.REPLACE_COMMIT
+        return Action.DELTA_COMMIT if self.is_mor else Action.COMMIT
+
+    @property
+    def plan(self) -> bytes:
+        if not self.replaces:
+            return b""
+        return encode_requested_replace_metadata(RequestedReplaceMetadata(operation=self.operation))
+
+
+def execute_write(request: WriteRequest, source: Frame) -> WriteResult:
+    """Write the rows of `source`, or raise and leave the table as it was."""
+    clock = request.runtime.clock
+    started_s = clock.monotonic_s()
+    try:
+        if request.writes_directly:
+            result = _write_directly(request, source)
+        else:
+            result = _write_staged(request, source)
+    finally:
+        request.environment.storage.delete_tree(request.context.staging)
+    return replace(result, seconds=clock.monotonic_s() - started_s)
+
+
+def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> WriteResult:
+    """Hide all file groups of these partitions."""
+    started_s = request.runtime.clock.monotonic_s()
+    content = encode_requested_replace_metadata(RequestedReplaceMetadata(operation=request.operation))
+    write = begin_write(request.environment, action=Action.REPLACE_COMMIT, operation=request.operation, plan=content)
+    try:
+        snapshot = _load_snapshot(request, write, partitions)
+        if not snapshot.latest:
+            raise InvalidRequestError(
+                f"no rows in the partitions {', '.join(partitions)}: nothing to delete. "
+                "Give partition paths as `Table.files()` shows them."
+            )
+        result = finish_write(
+            request.environment,
+            write,
+            request.context,
+            files=[],
+            replaced=snapshot.latest,
+            extra=request.extra,
+            engine=request.engine,
+        )
+    except BaseException:
+        _withdraw(request, write)
+        raise
+    return replace(result, seconds=request.runtime.clock.monotonic_s() - started_s)
+
+
+def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
+    write = _begin(request)
+    try:
+        context = replace(request.context, instant=write.inflight.requested_at.value)
+        files = request.engine.consume(write_new_files, context, source, label=request.operation.value.lower())
+        if not files:
+            raise _nothing_to_write(request)
+        refuse_too_many_partitions(len({f.stat.group.partition for f in files}), context)
+        return _finish(request, write, context, files)
+    except BaseException:
+        _withdraw(request, write)
+        raise
+
+
+def _write_staged(request: WriteRequest, source: Frame) -> WriteResult:
+    kernel = stage_keys if request.operation is Operation.DELETE else stage_rows
+    staged = request.engine.consume(kernel, request.context, source, label=f"stage {request.operation.value.lower()}")
+    if not staged:
+        raise _nothing_to_write(request)
+    by_partition: dict[str, list[StagedBatch]] = defaultdict(list)
+    for batch in staged:
+        by_partition[batch.partition].append(batch)
+    refuse_too_many_partitions(len(by_partition), request.context)
+    write = _begin(request)
+    try:
+        context = replace(request.context, instant=write.inflight.requested_at.value)
+        # Rows that replace a partition land in new groups: what is there now does not matter to them.
+        snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
+        work = _plan(request, context, by_partition, snapshot)
+        tasks = [
+            GroupTask(context, each, number, request.combines, request.operation is Operation.DELETE)
+            for number, each in enumerate(work)
+        ]
+        weights = [_weight(each) for each in work]
+        written = request.engine.run(write_group, tasks, label=request.operation.value.lower(), weights=weights)
+        return _finish(request, write, context, [file for file in written if file is not None])
+    except BaseException:
+        _withdraw(request, write)
+        raise
+
+
+def _begin(request: WriteRequest) -> OpenWrite:
+    write = begin_write(request.environment, action=request.action, operation=request.operation, plan=request.plan)
+    try:
+        for dead in failed_writes(request.environment, write.at_start):
+            rollback_instant(request.environment, dead, before_publish=metadata_rollback(request.environment))
+    except BaseException:
+        _withdraw(request, write)
+        raise
+    return write
+
+
+def _finish(request: WriteRequest, write: OpenWrite, context: WriteContext, files: list[WrittenFile]) -> WriteResult:
+    replaced: tuple[FileSlice, ...] = ()
+    if request.replaces:
+        partitions = sorted({f.stat.group.partition for f in files})
+        if request.operation is Operation.INSERT_OVERWRITE_TABLE:
+            environment = request.environment
+            partitions = load_partitions(
+                environment.storage, environment.config, write.at_start, runtime=environment.runtime
+            )
+        replaced = _load_snapshot(request, write, partitions).latest
+    return finish_write(
+        request.environment,
+        write,
+        context,
+        files=files,
+        replaced=replaced if request.replaces else None,
+        extra=request.extra,
+        engine=request.engine,
+    )
+
+
+def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence[str]) -> Snapshot:
+    environment = request.environment
+    return load_snapshot(
+        environment.storage,
+        environment.config,
+        write.at_start,
+        runtime=environment.runtime,
+        partitions=partitions,
+    )
+
+
+def _plan(
+    request: WriteRequest,
+    context: WriteContext,
+    by_partition: dict[str, list[StagedBatch]],
+    snapshot: Snapshot | None,
+) -> list[GroupWork]:
+    only_updates = request.operation is Operation.DELETE
+    slices: dict[str, list[FileSlice]] = defaultdict(list)
+    for file_slice in snapshot.latest if snapshot is not None else ():
+        slices[file_slice.group.partition].append(file_slice)
+    tagged = _tag(request, by_partition, slices)
+    work: list[GroupWork] = []
+    for partition, staged in sorted(by_partition.items()):
+        rows = PartitionRows(partition, tuple(staged), tuple(slices[partition]), tuple(tagged[partition]))
+        if context.settings.index is IndexKind.BUCKET:
+            work += plan_buckets(rows, is_mor=request.is_mor, only_updates=only_updates, ids=request.runtime.ids)
+        else:
+            work += plan_partition(
+                rows, context.settings, is_mor=request.is_mor, only_updates=only_updates, ids=request.runtime.ids
+            )
+    return work
+
+
+def _tag(
+    request: WriteRequest, by_partition: dict[str, list[StagedBatch]], slices: dict[str, list[FileSlice]]
+) -> dict[str, list[Tagged]]:
+    """Which staged rows each file group holds; an insert does not ask, a bucket knows."""
+    tagged: dict[str, list[Tagged]] = defaultdict(list)
+    looks_up = request.operation in (Operation.UPSERT, Operation.DELETE)
+    if not looks_up or request.context.settings.index is IndexKind.BUCKET:
+        return tagged
+    tasks = [
+        TagTask(request.context.store, file_slice, tuple(staged), request.context.key)
+        for partition, staged in sorted(by_partition.items())
+        for file_slice in slices.get(partition, ())
+    ]
+    weights = [float(task.file_slice.size) for task in tasks]
+    for result in request.engine.run(find_keys, tasks, label="look up keys", weights=weights):
+        tagged[result.group.partition].append(result)
+    return tagged
+
+
+def _weight(work: GroupWork) -> float:
+    staged = sum(len(s.positions) // 4 * 64 if s.positions is not None else 0 for s in work.sources)
+    return float(staged + (work.file_slice.size if work.file_slice is not None else 0))
+
+
+def _withdraw(request: WriteRequest, write: OpenWrite) -> None:
+    withdraw_write(request.environment, write, before_publish=metadata_rollback(request.environment))
+
+
+def _nothing_to_write(request: WriteRequest) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the {request.operation.value.lower()} has no rows: nothing was written. "
+        "Check the source; to skip empty input, test it before the call."
+    )

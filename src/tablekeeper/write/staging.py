@@ -1,0 +1,193 @@
+"""Staging: the rows of a write, split by partition and parked until their file groups are known.
+
+Each source task writes one Arrow file under `.hoodie/.tablekeeper/staging/<id of the write>/` with one record batch
+for each partition (and bucket) that it met, and brings back an index of these batches. It is the shuffle of
+the write path: both engines run it alike, rows never pass through the JVM again, and a later task reads just
+the batches it needs. A task that runs twice writes two files; only the one whose index came back counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tablekeeper.config.write_settings import IndexKind
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.format.hashing import bucket_of_values, java_string_hash
+from tablekeeper.model import join_path
+from tablekeeper.record.keys import bucket_field_values, record_keys
+from tablekeeper.record.merge import KEY_COLUMN
+from tablekeeper.record.partition_paths import partition_paths
+from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.rows import PartitionNumbers, group_rows, keyed_rows
+
+__all__ = [
+    "HASH_SPACE",
+    "NO_BUCKET",
+    "StagedBatch",
+    "key_hashes",
+    "load_staged",
+    "refuse_too_many_partitions",
+    "stage_keys",
+    "stage_rows",
+]
+
+NO_BUCKET = -1
+HASH_SPACE = 1 << 16
+"""Hashes of keys are numbers below this; a staged batch covers a range of them."""
+
+_ROWS_A_LANE = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """Where the rows of one partition (and bucket, and range of key hashes) lie in a staging file."""
+
+    partition: str
+    bucket: int
+    file: str
+    number: int
+    rows: int
+    bytes: int
+    hash_from: int = 0
+    hash_to: int = HASH_SPACE
+
+
+def stage_rows(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
+    """Source kernel: park whole rows, with their record keys."""
+    return _Stager(context, part).stage(keyed_rows(context, batch) for batch in batches if batch.num_rows)
+
+
+def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
+    """Source kernel: park record keys only, for deletes. Rows need the key and partition columns and no more."""
+
+    def keyed(batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
+        keys = pa.table({KEY_COLUMN: record_keys(batch, context.key)})
+        fields = [name for name in context.settings.bucket_fields if name in batch.schema.names]
+        for name in fields:
+            keys = keys.append_column(name, batch.column(name))
+        return keys, partition_paths(batch, context.partition)
+
+    return _Stager(context, part).stage(keyed(batch) for batch in batches if batch.num_rows)
+
+
+def load_staged(store: StorageHandle, staged: Sequence[StagedBatch], *, keys_only: bool = False) -> pa.Table:
+    """The staged rows in the order of `staged`."""
+    wanted: dict[str, list[int]] = defaultdict(list)
+    for position, batch in enumerate(staged):
+        wanted[batch.file].append(position)
+    found: dict[int, pa.RecordBatch] = {}
+    for file, positions in wanted.items():
+        with store.storage.open_input(file) as stream:
+            reader = pa.ipc.open_file(stream)
+            for position in positions:
+                batch = reader.get_batch(staged[position].number)
+                found[position] = batch.select([KEY_COLUMN]) if keys_only else batch
+    return pa.Table.from_batches([found[position] for position in range(len(staged))])
+
+
+def key_hashes(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """A number below `HASH_SPACE` for each key, evenly spread."""
+    flat = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    # Java's string hash leaves the high bits of short keys empty; multiplying spreads them.
+    mixed = java_string_hash(flat).view(np.uint32) * np.uint32(2654435761)
+    return (mixed >> np.uint32(16)).astype(np.int64)
+
+
+class _Stager:
+    """Gathers rows up to the task's memory budget, then writes them out group by group."""
+
+    def __init__(self, context: WriteContext, part: int) -> None:
+        self._context = context
+        self._file = join_path(context.staging, f"{part}-{context.runtime.ids.number(1 << 62)}.arrow")
+        self._partitions = PartitionNumbers()
+        self._rows: list[pa.Table] = []
+        self._groups: list[npt.NDArray[np.int64]] = []
+        self._bytes = 0
+        self._staged: list[StagedBatch] = []
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def stage(self, keyed: Iterator[tuple[pa.Table, pa.DictionaryArray]]) -> list[StagedBatch]:
+        first = next(keyed, None)
+        if first is None:
+            return []
+        with self._context.store.storage.open_output(self._file) as sink:
+            with pa.ipc.new_file(sink, first[0].schema, options=self._write_options()) as writer:
+                self._writer = writer
+                self._add(*first)
+                for rows, paths in keyed:
+                    self._add(rows, paths)
+                self._flush()
+        return self._staged
+
+    def _write_options(self) -> pa.ipc.IpcWriteOptions:
+        is_local = self._context.store.storage.spec.uri.startswith(("file:", "memory:"))
+        return pa.ipc.IpcWriteOptions(compression=None if is_local else "lz4")
+
+    def _add(self, rows: pa.Table, paths: pa.DictionaryArray) -> None:
+        numbers = self._partitions.of(paths)
+        refuse_too_many_partitions(len(self._partitions), self._context)
+        if self._context.settings.index is IndexKind.BUCKET:
+            values = bucket_field_values(rows, self._context.settings.bucket_fields)
+            buckets = bucket_of_values(values, buckets=self._context.settings.buckets)
+            numbers = numbers * self._context.settings.buckets + buckets
+        self._rows.append(rows)
+        self._groups.append(numbers)
+        self._bytes += rows.nbytes
+        if self._bytes >= self._context.settings.task_memory_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._rows or self._writer is None:
+            return
+        rows = pa.concat_tables(self._rows)
+        groups = np.concatenate(self._groups)
+        lanes = self._lanes(groups)
+        if lanes > 1:
+            lane = key_hashes(rows.column(KEY_COLUMN)) * lanes // HASH_SPACE
+            groups = groups * lanes + lane
+        for number, part in group_rows(rows, groups):
+            self._write(number // lanes, number % lanes, lanes, part.combine_chunks())
+        self._rows, self._groups, self._bytes = [], [], 0
+
+    def _lanes(self, groups: npt.NDArray[np.int64]) -> int:
+        """Into how many ranges of key hashes each group is cut, so that no task has to read much more than its share."""
+        if self._context.settings.index is IndexKind.BUCKET:
+            return 1
+        rows_a_group = len(groups) / max(1, len(self._partitions))
+        return max(1, int(rows_a_group // _ROWS_A_LANE))
+
+    def _write(self, group: int, lane: int, lanes: int, rows: pa.Table) -> None:
+        bucketed = self._context.settings.index is IndexKind.BUCKET
+        buckets = self._context.settings.buckets if bucketed else 1
+        assert self._writer is not None
+        for batch in rows.to_batches():
+            self._writer.write_batch(batch)
+            self._staged.append(
+                StagedBatch(
+                    partition=self._partitions.names[group // buckets],
+                    bucket=group % buckets if bucketed else NO_BUCKET,
+                    file=self._file,
+                    number=len(self._staged),
+                    rows=batch.num_rows,
+                    bytes=batch.nbytes,
+                    hash_from=-(-lane * HASH_SPACE // lanes),
+                    hash_to=-(-(lane + 1) * HASH_SPACE // lanes),
+                )
+            )
+
+
+def refuse_too_many_partitions(count: int, context: WriteContext) -> None:
+    """A wrong partition column makes a partition of nearly every row: stop before the store is full of them."""
+    limit = context.settings.max_partitions
+    if count > limit:
+        raise InvalidRequestError(
+            f"the rows fall into at least {count:,} partitions, more than the {limit:,} that one write may touch. "
+            "Check the partition columns; if that is what you want, raise the option tablekeeper.write.max.partitions."
+        )
