@@ -20,7 +20,7 @@ __all__ = ["Lease", "LockHolder", "TableLock"]
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds a lock. `since_ms` is the latest sign of life known (epoch ms), None if nobody recorded one.
+    """Who holds a lock, since when (epoch ms; None if the holder did not record it) and for how long.
 
     `is_lapsed`: the lease is over or its process is dead; the next `acquire` takes the lock over.
     """
