@@ -72,7 +72,8 @@ def decode_deletes(block: LogBlock, *, file: str) -> pa.Table:
 
     `ordering` has the type of the values in the block, or is a struct of fields `f0`, `f1`, … where the
     table has several ordering columns; it is null where `by_commit_time` is true, and of type null
-    where that is so throughout.
+    where that is so throughout. Dates and timestamps are stored as their integers (`int32` days, `int64`
+    in the unit of the column) and decimals with 15 places: cast to the type of the ordering column.
     """
     if block.type is not BlockType.DELETE:
         raise ValueError(f"a {block.type.name} block holds no deletes")
@@ -318,34 +319,36 @@ def _ordering_pieces(ordering: pa.Array | None, count: int) -> list[pa.Array]:
         return [encode_varints(np.full(count, _INT)), encode_varints(np.zeros(count, np.int64))]
     ordering = _one_array(ordering)
     valid = np.asarray(ordering.is_valid())
+    none = np.zeros(count, np.int64)
     if not pa.types.is_struct(ordering.type):
-        return _wrapped_pieces(ordering, np.ones(count, np.bool_), in_array=False)
+        kinds, encoded = _wrapped_pieces(ordering)
+        # Null as Java writes it: the integer 0. The value of a null is empty, so one piece can hold each.
+        return [encode_varints(np.where(valid, kinds, _INT)), encoded, encode_varints(none, ~valid)]
     fields = ordering.flatten()
     pieces = [
-        encode_varints(np.where(valid, _ARRAY, _NULL)),
-        encode_varints(np.ones(count, np.int64), valid),
-        encode_varints(np.full(count, len(fields)), valid),
+        encode_varints(np.where(valid, _ARRAY, _INT)),
+        encode_varints(none, ~valid),
+        encode_varints(none + 1, valid),
+        encode_varints(none + len(fields), valid),
     ]
     for field in fields:
-        pieces += _wrapped_pieces(field, valid, in_array=True)
-    return [*pieces, encode_varints(np.zeros(count, np.int64), valid)]
+        kinds, encoded = _wrapped_pieces(field)
+        pieces += [encode_varints(kinds, valid), encoded]
+    return [*pieces, encode_varints(none, valid)]
 
 
-def _wrapped_pieces(values: pa.Array, present: npt.NDArray[np.bool_], *, in_array: bool) -> list[pa.Array]:
-    """Wrapper number and value of each row; null where the value is, nothing where not `present`."""
+def _wrapped_pieces(values: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Number of the wrapper of each value, 0 for null, and the encoded values, empty for null."""
     kind, stored = _wrapper_of(values.type)
-    if kind == _DATE and in_array:
-        kind = _LOCAL_DATE_IN_ARRAY
     try:
+        values = values.cast(pa.date32()) if pa.types.is_date64(values.type) else values
         values = values.cast(stored.arrow)
     except pa.ArrowInvalid as error:
         raise InvalidRequestError(
             f"an ordering value of type {values.type} does not fit into {stored.arrow}, the widest that a delete "
             f"carries ({error}). Use a smaller type for the ordering column, or delete by commit time."
         ) from error
-    valid = np.asarray(values.is_valid())
-    kinds = encode_varints(np.where(valid, kind, _NULL), present)
-    return [kinds, encode_values(stored, values, column="ordering")]
+    return np.where(np.asarray(values.is_valid()), kind, _NULL), encode_values(stored, values, column="ordering")
 
 
 def _wrapper_of(arrow: pa.DataType) -> tuple[int, AvroNode]:
@@ -371,20 +374,21 @@ def _is_bytes(arrow: pa.DataType) -> bool:
     return arrow in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
-# Java gives the ordering value of a timestamp column as the column's own integer, so that is what
-# is compared with: not the wrapper made for timestamps, which holds a value of another class.
+# Dates, times and timestamps are written as the integers that the rows hold. The wrappers made for
+# them hold objects of other classes, which Java's reader fails to compare with the rows.
 _WRAPPERS: Sequence[tuple[Callable[[pa.DataType], bool], int, str, pa.DataType]] = (
     (pa.types.is_boolean, 1, "boolean", pa.bool_()),
     (_is_small_int, _INT, "int", pa.int32()),
+    (pa.types.is_date, _INT, "int", pa.int32()),
+    (pa.types.is_time32, _INT, "int", pa.int32()),
     (pa.types.is_int64, 3, "long", pa.int64()),
     (pa.types.is_timestamp, 3, "long", pa.int64()),
+    (pa.types.is_time64, 3, "long", pa.int64()),
     (pa.types.is_float32, 4, "float", pa.float32()),
     (pa.types.is_float64, 5, "double", pa.float64()),
     (_is_bytes, 6, "bytes", pa.binary()),
     (_is_text, 7, "string", pa.string()),
-    (pa.types.is_date, _DATE, "int", pa.date32()),
     (pa.types.is_decimal, _DECIMAL, "bytes", _DECIMAL_TYPE),
-    (pa.types.is_time64, 10, "long", pa.time64("us")),
 )
 
 
