@@ -25,7 +25,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import xxhash
 
-from tablekeeper.errors import NotFoundError
+from tablekeeper.errors import NotFoundError, StorageError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage.faults import ABSENT, is_write_fault, storage_fault
 from tablekeeper.storage.paths import canonical_uri, checked_directory, checked_path, checked_range, child_prefix
@@ -210,6 +210,12 @@ def _reading(location: Path) -> Iterator[None]:
 def _writing(location: Path, *, action: str = "write") -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as error:
+        # Directories are made as needed, so something took them away while this file was on its way.
+        raise StorageError(
+            f"{location}: cannot {action}: its directory was removed meanwhile. Check that the table still exists.",
+            path=str(location),
+        ) from error
     except OSError as error:
         raise storage_fault(error, action=action, location=str(location)) from error
 

@@ -20,24 +20,8 @@ from tablekeeper.errors import InvalidRequestError
 
 __all__ = ["Clients", "open_clients"]
 
-_CLIENT_OPTIONS = {
-    "allow_http",
-    "allow_invalid_certificates",
-    "connect_timeout",
-    "http1_only",
-    "http2_only",
-    "pool_idle_timeout",
-    "pool_max_idle_per_host",
-    "proxy_ca_certificate",
-    "proxy_excludes",
-    "proxy_url",
-    "randomize_addresses",
-    "read_timeout",
-    "root_certificate",
-    "timeout",
-    "user_agent",
-}
 _DEFAULT_TIMEOUT = "60s"
+_CERTIFICATE = "root_certificate"
 _NO_RETRIES = {"max_retries": 0}
 _STREAM_RETRIES = {
     "max_retries": 5,
@@ -59,18 +43,15 @@ def open_clients(uri: str, options: Mapping[str, str]) -> Clients:
     """The clients for a canonical URI."""
     scheme, _, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
-    folded = {name.lower(): value for name, value in options.items()}
-    client_options: dict[str, Any] = {"timeout": _DEFAULT_TIMEOUT}
-    client_options.update({name: folded.pop(name) for name in _CLIENT_OPTIONS & folded.keys()})
-    # The same switch goes by this name where everything of the store is prefixed.
-    if "aws_allow_http" in folded:
-        client_options["allow_http"] = folded.pop("aws_allow_http")
+    # Settings of the connection go in with the rest: given apart, they would hide those of the environment.
+    folded = {"timeout": _DEFAULT_TIMEOUT, **{name.lower(): value for name, value in options.items()}}
+    certificate = {_CERTIFICATE: folded.pop(_CERTIFICATE)} if _CERTIFICATE in folded else None
     factory: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}[scheme]
     if factory is AzureStore:
         bucket, folded = _azure_place(uri, bucket, folded)
     try:
         single, streaming = (
-            factory(bucket, prefix=prefix or None, config=folded, client_options=client_options, retry_config=retries)
+            factory(bucket, prefix=prefix or None, config=folded, client_options=certificate, retry_config=retries)
             for retries in (_NO_RETRIES, _STREAM_RETRIES)
         )
     except (obs.BaseError, ValueError, TypeError) as error:

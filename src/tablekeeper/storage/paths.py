@@ -106,7 +106,8 @@ def hadoop_path(spec: StorageSpec, path: str = "") -> str:
 
 def _file_uri(path: Path) -> str:
     # Only `normpath` removes `..` without following links, so that a path keeps the name its owner gave it.
-    return "file://" + quote(os.fsencode(os.path.normpath(path.absolute())))
+    # A path may begin with two slashes, which mean the same as one here.
+    return "file:///" + quote(os.fsencode(os.path.normpath(path.absolute())).lstrip(b"/"))
 
 
 def _file_rest(text: str, *, slashes: int, rest: str) -> str:
