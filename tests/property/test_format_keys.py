@@ -233,3 +233,15 @@ def test_hashes_known_from_java() -> None:
     assert md5_key("").hex() == "d41d8cd98f00b204e9800998ecf8427e"
     assert consistent_hash([""]) == 0x02CC5D05
     assert consistent_hash(["a", "b"]) == consistent_hash(["ab"])
+
+
+def test_columns_longer_than_a_chunk_are_hashed_to_their_end() -> None:
+    texts = [f"{number * 7919}" + ("é😀" if number % 5 == 0 else "") for number in range(40_000)]
+    keys = pa.array(texts)
+    assert java_string_hash(keys).tolist() == [_as_signed(_java_hash(text)) for text in texts]
+    data = build_bloom_filter(keys, expected_entries=len(texts), false_positive_rate=0.5)
+    _, hashes, _, bits = struct.unpack_from(">iibi", data)
+    expected = set().union(*(_bits_of(text, hashes=hashes, bits=bits) for text in texts))
+    found = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8, offset=13), bitorder="little"))
+    assert set(found.tolist()) == expected
+    assert might_contain(data, keys).all()

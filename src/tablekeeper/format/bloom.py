@@ -37,7 +37,7 @@ _MURMUR = 1
 _MOST_READABLE_HASHES = 4096
 # Bounds the memory of a builder to 128 MiB; a filter over more keys than fit has more false positives.
 _MOST_BITS = 2**27
-_CHUNK = 8192
+_CHUNK = 16_384
 
 _M = np.uint32(0x5BD1E995)
 _SHIFT_13 = np.uint32(13)
