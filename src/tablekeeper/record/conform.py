@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -90,29 +91,41 @@ def _conform_nested(array: pa.Array, target: pa.DataType, path: str) -> pa.Array
     if pa.types.is_struct(target) and pa.types.is_struct(kind):
         return _conform_struct(array, target, path)
     if pa.types.is_map(target) and pa.types.is_map(kind):
-        keys = _conform_array(array.keys, target.key_type, f"{path}.key")
-        items = _conform_array(array.items, target.item_type, f"{path}.value")
+        validity, offsets, start, count = _list_layout(array)
+        keys = _conform_array(array.keys.slice(start, count), target.key_type, f"{path}.key")
+        items = _conform_array(array.items.slice(start, count), target.item_type, f"{path}.value")
         entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
-        return _with_child(array, target, entries)
+        return pa.Array.from_buffers(target, len(array), [validity, offsets], array.null_count, children=[entries])
     if pa.types.is_list(target) and hasattr(kind, "value_field") and not pa.types.is_map(kind):
         if not pa.types.is_list(kind):
             array = _arrow_cast(array, pa.list_(kind.value_field), path)
-        return _with_child(array, target, _conform_array(array.values, target.value_type, f"{path}.element"))
+        validity, offsets, start, count = _list_layout(array)
+        values = _conform_array(array.values.slice(start, count), target.value_type, f"{path}.element")
+        return pa.Array.from_buffers(target, len(array), [validity, offsets], array.null_count, children=[values])
     raise _mismatch(kind, target, path)
 
 
-def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    """The same lists over other values: validity and offsets are shared, not copied."""
-    buffers = array.buffers()[:2]
-    return pa.Array.from_buffers(target, len(array), buffers, array.null_count, array.offset, children=[child])
+def _list_layout(array: pa.Array) -> tuple[pa.Buffer | None, pa.Buffer, int, int]:
+    """Validity and offsets of lists or maps without an array offset, and which child values they span.
+
+    A slice shares the children of the whole array, so that converting all of them would cost, and
+    could fail, for rows that are not in it.
+    """
+    offsets = np.asarray(array.offsets)
+    start, end = int(offsets[0]), int(offsets[-1])
+    # The data of a boolean array is the bitmap itself; numpy packs it without an offset.
+    validity = pa.array(np.asarray(array.is_valid())).buffers()[1] if array.null_count else None
+    return validity, pa.py_buffer((offsets - start).astype(np.int32)), start, end - start
 
 
 def _conform_struct(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     names = [child.name for child in array.type]
+    # What stands below a null struct is arbitrary and need not convert, so it is made null first.
+    given = array.flatten() if array.null_count else [array.field(position) for position in range(len(names))]
     children = []
     for field in target:
         if field.name in names:
-            child = _conform_array(array.field(names.index(field.name)), field.type, f"{path}.{field.name}")
+            child = _conform_array(given[names.index(field.name)], field.type, f"{path}.{field.name}")
         elif field.nullable:
             child = pa.nulls(len(array), field.type)
         else:
