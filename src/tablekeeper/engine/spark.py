@@ -6,7 +6,9 @@ batches (`mapInArrow`), so Spark Connect works too. Results come back as bytes.
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -39,6 +41,7 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        _use_this_interpreter(spark)
 
     @property
     def parallelism(self) -> int:
@@ -168,6 +171,20 @@ class _SourceJob:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part = _partition_number()
         yield _answer(part, self._kernel(self._context, part, batches))
+
+
+def _use_this_interpreter(spark: SparkSession) -> None:
+    """On a local master, run Python workers with the interpreter of the caller.
+
+    Spark starts whatever `python3` is first on the path, which in a virtual environment that was not activated
+    is another installation, without this package. An explicit choice of the user's is left alone.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None or not str(context.master).startswith("local"):
+        return
+    chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not chosen:
+        context.pythonExec = sys.executable
 
 
 def _answer(number: int, result: Any) -> pa.RecordBatch:

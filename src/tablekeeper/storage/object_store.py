@@ -93,7 +93,7 @@ class ObjectStorage:
             self._size(path)
             return b""
         try:
-            return self._get_range(path, start, length)
+            return self._fetch_range(path, start, length)
         except NotFoundError:
             raise
         except StorageError as error:
@@ -169,7 +169,7 @@ class ObjectStorage:
         size, tail = self._tail(path)
 
         def fetch(ranges: list[tuple[int, int]]) -> list[bytes]:
-            return self._runtime.threads.map(lambda part: self._get_range(path, *part), ranges, width=_FETCH_WIDTH)
+            return self._runtime.threads.map(lambda part: self._fetch_range(path, *part), ranges, width=_FETCH_WIDTH)
 
         return cast(BinaryIO, pa.PythonFile(ObjectInput(fetch, size=size, tail=tail), mode="r"))
 
@@ -202,7 +202,7 @@ class ObjectStorage:
 
         return send
 
-    def _get_range(self, path: str, start: int, length: int) -> bytes:
+    def _fetch_range(self, path: str, start: int, length: int) -> bytes:
         client = self._clients.single
         return self._request("read", path, lambda key: bytes(client.get_range(key, start=start, length=length)))
 
@@ -223,7 +223,7 @@ class ObjectStorage:
         # Empty objects have no last bytes, and Azure counts from the start only.
         size = self._size(path)
         length = min(_TAIL_BYTES, size)
-        return size, self._get_range(path, size - length, length) if length else b""
+        return size, self._fetch_range(path, size - length, length) if length else b""
 
     def _size(self, path: str) -> int:
         return _file_info(self._request("look at the file", path, self._clients.single.head)).size
