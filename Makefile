@@ -24,6 +24,8 @@ HUDI_BUNDLE := $(HOME)/.m2/repository/org/apache/hudi/$(HUDI_ARTIFACT)/$(HUDI_VE
 PYTEST_ARGS ?=
 # Rows of the benchmark; empty means the full size.
 ROWS ?=
+# More for the benchmark: make bench BENCH_ARGS="--reuse-java --only java,ours_spark"
+BENCH_ARGS ?=
 
 # The first of the names given that is a Python 3.11 or newer; a message and failure if there is none.
 define find_python
@@ -97,7 +99,7 @@ interop: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Java Hudi 1.2.0 and hudi-rs aga
 
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
-	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python bench/run.py $(if $(ROWS),--rows $(ROWS))
+	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) $(BENCH_ARGS)
 
 .PHONY: check
 check: $(STAMP) ## Style, types, layers and the rules of the code base
