@@ -1,3 +1,5 @@
+"""Schema evolution on write: what is planned, what is stored, and how rows are brought into a schema."""
+
 from __future__ import annotations
 
 import datetime as dt

@@ -1,3 +1,5 @@
+"""Record keys, simple and composite, and the values that the bucket index hashes."""
+
 from __future__ import annotations
 
 import pyarrow as pa

@@ -1,3 +1,5 @@
+"""Predicates: reading text, filtering rows, and pruning by statistics and by partition."""
+
 from __future__ import annotations
 
 import datetime as dt
