@@ -33,6 +33,6 @@ def timestamp_partition_settings(properties: Mapping[str, str]) -> TimestampPart
         output_format=properties.get(prefix + "output.dateformat", "yyyy-MM-dd"),
         input_formats=formats,
         scalar_unit=properties.get(prefix + "timestamp.scalar.time.unit", "SECONDS"),
-        input_timezone=properties.get(prefix + "input.timezone") or both,
-        output_timezone=properties.get(prefix + "output.timezone") or both,
+        input_timezone=both or properties.get(prefix + "input.timezone") or None,
+        output_timezone=both or properties.get(prefix + "output.timezone") or None,
     )

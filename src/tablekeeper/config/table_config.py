@@ -59,6 +59,7 @@ class TableConfig:
     merge_mode: MergeMode
     hive_style: bool
     url_encode: bool
+    slash_separated_dates: bool
     drops_partition_columns: bool
     has_meta_columns: bool
     timeline_directory: str
@@ -123,12 +124,13 @@ def parse_table_config(properties: Mapping[str, str], *, file: str) -> TableConf
         version=version,
         layout=_integer(properties, "hoodie.timeline.layout.version", default="2" if version >= 8 else "1", file=file),
         key_fields=keys,
-        composite_key=len(keys) > 1 or (generator == "COMPLEX" and version < CURRENT_VERSION),
+        composite_key=len(keys) > 1 or generator == "COMPLEX",
         partition_fields=_partition_fields(properties, generator),
         ordering_fields=ordering,
         merge_mode=_merge_mode(properties, ordering=ordering),
         hive_style=_flag(properties, "hoodie.datasource.write.hive_style_partitioning"),
         url_encode=_flag(properties, "hoodie.datasource.write.partitionpath.urlencode"),
+        slash_separated_dates=_flag(properties, "hoodie.datasource.write.slash.separated.date.partitioning"),
         drops_partition_columns=_flag(properties, "hoodie.datasource.write.drop.partition.columns"),
         has_meta_columns=_flag(properties, "hoodie.populate.meta.fields", default="true"),
         timeline_directory=timeline,

@@ -135,12 +135,24 @@ def encode_avro_block_content(table: pa.Table, schema: AvroSchema) -> bytes:
 
 
 def _cast(column: pa.Array, arrow: pa.DataType, name: str) -> pa.Array:
+    """The column in the type of the schema. Nulls are looked at when they are written, not here."""
+    if column.type == arrow:
+        return column
     try:
-        return column.cast(arrow)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidRequestError(
-            f"column {name!r} of type {column.type} does not fit into {arrow} ({error})"
-        ) from error
+        return column.cast(_all_nullable(arrow))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        reason = f"column {name!r} of type {column.type} does not fit into {arrow} ({error})"
+        raise InvalidRequestError(reason) from error
+
+
+def _all_nullable(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(arrow):
+        return pa.struct([pa.field(field.name, _all_nullable(field.type)) for field in arrow])
+    if pa.types.is_list(arrow):
+        return pa.list_(pa.field(arrow.value_field.name, _all_nullable(arrow.value_type)))
+    if pa.types.is_map(arrow):
+        return pa.map_(arrow.key_type, pa.field(arrow.item_field.name, _all_nullable(arrow.item_type)))
+    return arrow
 
 
 def _find_records(data: memoryview, count: int, *, file: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -75,7 +75,7 @@ class RecordDecoder:
         if null is None or not (full | (branches == null * 2)).all():
             raise MalformedAvroError("a branch that the union does not have")
         if not full.any():
-            return (pa.nulls(len(at), node.arrow) if keep else None), at
+            return (_nulls(node, len(at)) if keep else None), at
         return self._value(node, at, ends, keep, full)
 
     def _value(self, node: AvroNode, at: _Ints, ends: _Ints, keep: bool, full: _Mask | None) -> tuple[Any, _Ints]:
@@ -171,8 +171,12 @@ class RecordDecoder:
             arrays.append(array)
         if not keep:
             return None, at
-        struct = pa.Array.from_buffers(node.arrow, len(at), [None], children=arrays)
-        return (struct if full is None else struct.take(_compact_indices(full))), at
+        if full is not None:
+            # Rows without a value repeat one that is there: a field that may not be null has no null anywhere.
+            sources = pa.array(np.maximum(np.cumsum(full) - 1, 0))
+            arrays = [array.take(sources) for array in arrays]
+        count = len(at) if full is None else len(full)
+        return pa.Array.from_buffers(node.arrow, count, [_validity(full)], children=arrays), at
 
     def _list(self, node: AvroNode, at: _Ints, ends: _Ints, keep: bool, full: _Mask | None) -> tuple[Any, _Ints]:
         item = _item_node(node)
@@ -377,8 +381,33 @@ def _scattered(values: npt.NDArray[Any], full: _Mask) -> npt.NDArray[Any]:
     return spread
 
 
-def _compact_indices(full: _Mask) -> pa.Array:
-    return _array(pa.int64(), len(full), full, np.cumsum(full) - 1)
+def _nulls(node: AvroNode, count: int) -> pa.Array:
+    if node.kind != "record":
+        return pa.nulls(count, node.arrow)
+    first = pa.array(np.zeros(count, np.int64))
+    fields = [pa.array([_default(field.type)], field.type).take(first) for field in node.arrow]
+    return pa.Array.from_buffers(node.arrow, count, [_validity(np.zeros(count, np.bool_))], children=fields)
+
+
+def _default(arrow: pa.DataType) -> Any:
+    """Some value of the type, for fields that may not be null inside of a null struct."""
+    if pa.types.is_struct(arrow):
+        return {field.name: _default(field.type) for field in arrow}
+    if pa.types.is_fixed_size_binary(arrow):
+        return bytes(arrow.byte_width)
+    for matches, value in _DEFAULTS:
+        if matches(arrow):
+            return value
+    return 0
+
+
+_DEFAULTS: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
+    (pa.types.is_nested, []),
+    (pa.types.is_string, ""),
+    (pa.types.is_binary, b""),
+    (pa.types.is_boolean, False),
+    (pa.types.is_null, None),
+)
 
 
 def _validity(full: _Mask | None) -> Any:

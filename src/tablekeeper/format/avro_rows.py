@@ -133,8 +133,7 @@ def _value_pieces(node: AvroNode, values: pa.Array, shown: _Mask | None, column:
 
 
 def _list_pieces(node: AvroNode, values: pa.Array, shown: _Mask | None, column: str) -> list[pa.Array]:
-    counts = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
-    items = values.flatten()
+    counts, items = _list_items(values, shown)
     if node.kind == "map":
         names = (f"{column}.key", f"{column}.value")
         pieces: list[pa.Array] = []
@@ -147,6 +146,19 @@ def _list_pieces(node: AvroNode, values: pa.Array, shown: _Mask | None, column: 
     block = pa.Array.from_buffers(pa.large_binary(), len(values), [None, pa.py_buffer(bounds), encoded.buffers()[2]])
     end = _fixed_width(np.zeros((len(values), 1), np.uint8), shown)
     return [encode_varints(counts, counts > 0), block, end]
+
+
+def _list_items(values: pa.Array, shown: _Mask | None) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Number of items of each row that is shown, and those items; a null row may lie over items of its own."""
+    offsets = np.asarray(values.offsets).astype(np.int64)
+    counts = np.diff(offsets)
+    if shown is not None:
+        counts *= shown
+    total = int(counts.sum())
+    if total == offsets[-1] - offsets[0]:
+        return counts, values.values.slice(int(offsets[0]), total)
+    shifts = offsets[:-1] - _starts(counts)[:-1]
+    return counts, values.values.take(pa.array(np.arange(total) + np.repeat(shifts, counts)))
 
 
 def _bytes_pieces(values: pa.Array, shown: _Mask | None) -> list[pa.Array]:

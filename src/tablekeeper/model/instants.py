@@ -40,12 +40,12 @@ class _InstantTime:
         return self.value + "999" if len(self.value) == _FULL_LENGTH - 3 else self.value
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.value == other.value  # type: ignore[attr-defined]
+        return type(other) is type(self) and self.value == other.value
 
     def __lt__(self, other: object) -> bool:
         if type(other) is not type(self):
             raise TypeError(f"a {type(self).__name__} does not compare with a {type(other).__name__}")
-        return self._order < other._order  # type: ignore[attr-defined,no-any-return]
+        return self._order < other._order
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.value))

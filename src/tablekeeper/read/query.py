@@ -7,7 +7,7 @@ goes through the merge kernel. The two are united.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -101,7 +101,7 @@ def read_rows(query: Query, engine: Engine, slices: Sequence[FileSlice]) -> Fram
     frames = []
     if plain:
         uris = [hadoop_path(query.storage.spec, s.base.path) for s in plain if s.base is not None]
-        where = query.predicate.to_sql() if query.predicate is not None else None
+        where = query.predicate.to_sql(query.file_schema) if query.predicate is not None else None
         frame = engine.scan_parquet(uris, schema=query.file_schema, output=query.output, where=where)
         if frame is None:
             scanned = set()
@@ -156,7 +156,7 @@ def _as_java_reads(schema: pa.Schema, config: TableConfig) -> pa.Schema:
     return pa.schema([f.with_type(pa.string()) if f.name in names else f for f in schema])
 
 
-def _partition_filter(query: Query):  # type: ignore[no-untyped-def]
+def _partition_filter(query: Query) -> Callable[[str], bool] | None:
     if query.predicate is None or not query.config.is_partitioned:
         return None
     spec = partition_spec(query.config)

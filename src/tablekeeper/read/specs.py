@@ -32,7 +32,12 @@ def merge_rule(config: TableConfig) -> MergeRule:
 def partition_spec(config: TableConfig) -> PartitionSpec:
     """How the partition path of a row is made."""
     fields = tuple(_partition_field(config, name, kind) for name, kind in config.partition_fields)
-    return PartitionSpec(fields, hive_style=config.hive_style, url_encode=config.url_encode)
+    return PartitionSpec(
+        fields,
+        hive_style=config.hive_style,
+        url_encode=config.url_encode,
+        slash_separated_dates=config.slash_separated_dates,
+    )
 
 
 def _partition_field(config: TableConfig, name: str, kind: PartitionKind) -> PartitionField:

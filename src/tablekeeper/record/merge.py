@@ -172,9 +172,9 @@ def collapse(changes: Sequence[pa.Table | Deletes], rule: MergeRule, *, schema: 
         _collect(collected, change, rule, schema)
     keys = _concat(collected.keys, pa.string())
     rows = pa.concat_tables(collected.rows) if collected.rows else schema.empty_table()
-    row_of = _joined(collected.row_of, np.int64)
-    deleted = _joined(collected.deleted, np.bool_)
-    by_commit = _joined(collected.by_commit_time, np.bool_)
+    row_of: _Positions = np.concatenate([np.zeros(0, np.int64), *collected.row_of])
+    deleted: _Mask = np.concatenate([np.zeros(0, np.bool_), *collected.deleted])
+    by_commit: _Mask = np.concatenate([np.zeros(0, np.bool_), *collected.by_commit_time])
     ordering = pa.concat_tables(collected.ordering) if rule.by_event_time and collected.ordering else None
 
     codes = pc.dictionary_encode(keys)
@@ -311,6 +311,3 @@ def _concat(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
     flat = [_combined(array).cast(kind) for array in arrays]
     return pa.concat_arrays(flat) if flat else pa.array([], type=kind)
 
-
-def _joined(arrays: Sequence[npt.NDArray[np.generic]], kind: type[np.generic]) -> npt.NDArray[np.generic]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=kind)

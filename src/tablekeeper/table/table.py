@@ -13,9 +13,9 @@ from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.table_properties import new_table_properties
-from tablekeeper.config.write_settings import WriteSettings
+from tablekeeper.config.write_settings import IndexKind, WriteSettings
 from tablekeeper.engine.protocol import Engine, Frame
-from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.read.incremental import commits_between, read_changes, resolve_bound
@@ -48,7 +48,8 @@ class Table:
 
     Make one with `Table.create`, or open an existing one with `Table.open`. Rows go in and come out as Spark
     DataFrames, or as pyarrow tables with `engine="local"`. A `Table` holds no state of the table itself: every
-    call sees the table as it is at that moment, and any number of processes may use it at once.
+    call sees the table as it is at that moment, and any number of processes may use it at once. A write that
+    loses against another one raises `ConflictError`; `retries` says how often it is tried again on the new state.
     """
 
     def __init__(self, storage: Storage, engine: Engine, options: Options, *, runtime: Runtime) -> None:
@@ -138,29 +139,31 @@ class Table:
         """Columns of the table, as the engine's kind of schema, without Hudi's meta columns."""
         return self._engine.native_schema(self._load_schema())
 
-    def upsert(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+    def upsert(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
         """Update rows whose key is there, insert the others. A row with `_hoodie_is_deleted` true deletes its key."""
-        return self._write(Operation.UPSERT, rows, extra)
+        return self._write(Operation.UPSERT, rows, extra, retries)
 
-    def insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+    def insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
         """Add rows without looking for their keys; small files are filled up first."""
-        return self._write(Operation.INSERT, rows, extra)
+        return self._write(Operation.INSERT, rows, extra, retries)
 
-    def bulk_insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+    def bulk_insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
         """Add rows as new files, as fast as it goes: the way to load a table for the first time."""
-        return self._write(Operation.BULK_INSERT, rows, extra)
+        return self._write(Operation.BULK_INSERT, rows, extra, retries)
 
-    def delete(self, keys: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+    def delete(self, keys: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
         """Delete rows. `keys` has the key and partition columns; other columns are ignored."""
-        return self._write(Operation.DELETE, keys, extra)
+        return self._write(Operation.DELETE, keys, extra, retries)
 
-    def insert_overwrite(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+    def insert_overwrite(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
         """Replace all rows of the partitions that `rows` falls into."""
-        return self._write(Operation.INSERT_OVERWRITE, rows, extra)
+        return self._write(Operation.INSERT_OVERWRITE, rows, extra, retries)
 
-    def insert_overwrite_table(self, rows: Frame, *, extra: Mapping[str, str] | None = None) -> WriteResult:
+    def insert_overwrite_table(
+        self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0
+    ) -> WriteResult:
         """Replace all rows of the table."""
-        return self._write(Operation.INSERT_OVERWRITE_TABLE, rows, extra)
+        return self._write(Operation.INSERT_OVERWRITE_TABLE, rows, extra, retries)
 
     def delete_partitions(self, partitions: Sequence[str]) -> WriteResult:
         """Delete all rows of these partitions, given as partition paths (`city=sf`, or `sf`, as the table has them)."""
@@ -234,7 +237,16 @@ class Table:
         schema = load_table_schema(self._storage, config, timeline)
         return describe_table(self.path, config, timeline, snapshot, schema)
 
-    def _write(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
+    def _write(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None, retries: int) -> WriteResult:
+        while True:
+            try:
+                return self._write_once(operation, source, extra)
+            except ConflictError:
+                if retries <= 0:
+                    raise
+                retries -= 1
+
+    def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         environment = self._environment()
         incoming = self._engine.schema_of(source)
         schema = self._checked_schema(environment, operation, incoming)
@@ -269,6 +281,7 @@ class Table:
         if not config.key_fields:
             raise UnsupportedFeatureError(f"table {config.name} has generated keys, and is read-only here")
         given = self._options.given
+        settings = WriteSettings.from_options(self._options, key_fields=config.key_fields)
         lock_settings = LockSettings.from_options(given)
         return TableEnvironment(
             storage=self._storage,
@@ -278,6 +291,7 @@ class Table:
             heartbeat_settings=HeartbeatSettings.from_options(given),
             conflict_settings=ConflictSettings.from_options(given),
             runtime=self._runtime,
+            by_bucket=settings.index is IndexKind.BUCKET,
         )
 
     def _request(

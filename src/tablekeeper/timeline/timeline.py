@@ -95,7 +95,7 @@ class Timeline:
         """The instant requested at this time; the write itself where a savepoint shares the time."""
         found = [i for i in self.instants if i.requested_at == requested_at]
         writes = [i for i in found if i.action is not Action.SAVEPOINT]
-        return (writes or found or [None])[0]
+        return next(iter(writes or found), None)
 
     def completion_of(self, requested_at: RequestedTime) -> CompletionTime | None:
         """When the action completed; None if it is pending, unknown or archived."""

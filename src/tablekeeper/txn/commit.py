@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from tablekeeper.errors import FencedError, StorageError
+from tablekeeper.errors import ConflictError, FencedError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, Operation, RequestedTime
 from tablekeeper.timeline import Timeline, complete_instant, create_requested, load_timeline, start_inflight
+from tablekeeper.txn.candidates import load_is_cancellable, load_touched
+from tablekeeper.txn.conflict import OwnWrite, WriteKind, find_conflict
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
 from tablekeeper.txn.markers import delete_markers
@@ -84,6 +87,7 @@ def commit_write(
                 "Nothing was committed; write again."
             )
         write.heartbeat.check()
+        _refuse_conflict(environment, write, metadata, timeline)
         before_publish(timeline)
         completed_at = CompletionTime(next_time(environment, timeline))
         write.heartbeat.check()
@@ -98,6 +102,36 @@ def commit_write(
     write.heartbeat.stop()
     _discard_markers(environment, write)
     return Committed(instant, lease.held_s)
+
+
+def _refuse_conflict(
+    environment: TableEnvironment, write: OpenWrite, metadata: CommitMetadata, timeline: Timeline
+) -> None:
+    own = OwnWrite(
+        instant=write.inflight.requested_at,
+        kind=WriteKind.INGESTION,
+        file_groups=metadata.file_groups,
+        pending_at_start=frozenset(i.requested_at for i in write.at_start.pending),
+    )
+    conflict = find_conflict(
+        own,
+        timeline=timeline.instants,
+        settings=environment.conflict_settings,
+        touched_by=partial(load_touched, environment),
+        is_cancellable=partial(load_is_cancellable, environment),
+        by_bucket=environment.by_bucket,
+    )
+    if conflict is None:
+        return
+    groups = tuple(str(group) for group in conflict.file_groups)
+    shown = ", ".join(groups[:3]) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
+    raise ConflictError(
+        f"instant {own.instant} of table {environment.config.name} lost to {conflict.instant}, which touches the same "
+        f"file groups ({shown}). Nothing was committed: write again on the new state, or pass retries=…",
+        instant=own.instant.value,
+        beaten_by=conflict.instant.requested_at.value,
+        file_groups=groups,
+    )
 
 
 def _discard_markers(environment: TableEnvironment, write: OpenWrite) -> None:

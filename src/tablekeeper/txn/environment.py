@@ -16,7 +16,10 @@ __all__ = ["TableEnvironment", "next_time"]
 
 @dataclass(frozen=True)
 class TableEnvironment:
-    """Components and settings of one open table, shared by its transactions."""
+    """Components and settings of one open table, shared by its transactions.
+
+    `by_bucket`: the table has a bucket index, so that writers conflict when they touch the same bucket.
+    """
 
     storage: Storage
     config: TableConfig
@@ -25,6 +28,7 @@ class TableEnvironment:
     heartbeat_settings: HeartbeatSettings
     conflict_settings: ConflictSettings
     runtime: Runtime
+    by_bucket: bool = False
 
     def locked(self) -> Lease:
         """The table lock, waited for as long as the settings say. Use it in a `with` statement."""

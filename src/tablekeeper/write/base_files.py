@@ -135,7 +135,7 @@ class BaseFileWriter:
         if metadata is None:
             with self._context.store.storage.open_input(self._path) as stream:
                 metadata = pq.read_metadata(stream)
-        ranges, unknown = column_ranges_from_parquet(
+        ranges = column_ranges_from_parquet(
             metadata, self._context.file_schema, columns=self._context.stats_columns
         )
         return tuple(ranges.values())

@@ -183,7 +183,7 @@ def _split(rows: PartitionRows, fresh: npt.NDArray[np.bool_], targets: Sequence[
         hashes = HashRange(start, end)
         chosen = [i for i, batch in enumerate(rows.staged) if hashes.meets(batch)]
         masks = [fresh[first_row[i] : first_row[i + 1]] for i in chosen]
-        positions = np.flatnonzero(np.concatenate(masks)) if masks else np.zeros(0, np.int64)
+        mine = np.flatnonzero(np.concatenate([np.zeros(0, bool), *masks]))
         staged = tuple(rows.staged[i] for i in chosen)
-        sources.append(RowSource(staged, positions.astype(np.int32).tobytes(), hashes))
+        sources.append(RowSource(staged, mine.astype(np.int32).tobytes(), hashes))
     return sources

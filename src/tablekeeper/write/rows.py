@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,8 @@ class PartitionNumbers:
     def of(self, paths: pa.DictionaryArray) -> npt.NDArray[np.int64]:
         """The number of each row's partition."""
         known = [self._numbers.setdefault(path, len(self._numbers)) for path in paths.dictionary.to_pylist()]
-        return np.asarray(known, dtype=np.int64)[paths.indices.to_numpy(zero_copy_only=False)]
+        numbers: npt.NDArray[np.int64] = np.asarray(known, np.int64)[paths.indices.to_numpy(zero_copy_only=False)]
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class GroupedRows:
     numbers: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[tuple[int, pa.Table]]:
         for i, number in enumerate(self.numbers):
             start, end = int(self.starts[i]), int(self.starts[i + 1])
             yield int(number), self.rows.slice(start, end - start)

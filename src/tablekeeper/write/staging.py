@@ -134,7 +134,7 @@ class _Stager:
         numbers = self._partitions.of(paths)
         refuse_too_many_partitions(len(self._partitions), self._context)
         if self._context.settings.index is IndexKind.BUCKET:
-            values = bucket_field_values(rows, self._context.settings.bucket_fields)
+            values = bucket_field_values(rows, self._context.settings.bucket_fields, key=self._context.key)
             buckets = bucket_of_values(values, buckets=self._context.settings.buckets)
             numbers = numbers * self._context.settings.buckets + buckets
         self._rows.append(rows)
