@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from tablekeeper.engine.protocol import Engine, Frame
 from tablekeeper.model import CompletionTime, FileSlice, Instant, RequestedTime, WriteStat
-from tablekeeper.read.query import Query, read_tasks
+from tablekeeper.read.query import Query, plan_slice_tasks, read_tasks
+from tablekeeper.read.slice_rows import SliceTask
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.snapshot.snapshot import load_replaced
 from tablekeeper.timeline import Timeline, load_commit_metadata
 
-__all__ = ["commits_between", "read_changes", "resolve_bound"]
+__all__ = ["commits_between", "load_change_tasks", "read_changes", "resolve_bound"]
 
 
 def resolve_bound(text: str, timeline: Timeline) -> CompletionTime:
@@ -38,9 +39,16 @@ def commits_between(timeline: Timeline, *, since: CompletionTime | None, until: 
 
 def read_changes(query: Query, engine: Engine, instants: list[Instant]) -> Frame:
     """The rows that these commits changed."""
-    slices = _load_slices(query, instants)
-    narrowed = replace(query, commit_times=frozenset(i.requested_at.value for i in instants))
-    return read_tasks(narrowed, engine, slices)
+    return read_tasks(_narrowed(query, instants), engine, _load_slices(query, instants))
+
+
+def load_change_tasks(query: Query, instants: list[Instant]) -> list[SliceTask]:
+    """The same as tasks for `read_slice`, for those who run them in workers of their own."""
+    return plan_slice_tasks(_narrowed(query, instants), _load_slices(query, instants))
+
+
+def _narrowed(query: Query, instants: list[Instant]) -> Query:
+    return replace(query, commit_times=frozenset(i.requested_at.value for i in instants))
 
 
 def _load_slices(query: Query, instants: list[Instant]) -> list[FileSlice]:

@@ -29,7 +29,16 @@ from tablekeeper.storage import Storage, hadoop_path
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, load_commit_metadata
 
-__all__ = ["Query", "ReadMode", "load_query_snapshot", "plan_slice_tasks", "read_rows", "read_schema", "read_tasks"]
+__all__ = [
+    "Query",
+    "ReadMode",
+    "load_query_snapshot",
+    "load_slice_tasks",
+    "plan_slice_tasks",
+    "read_rows",
+    "read_schema",
+    "read_tasks",
+]
 
 ReadMode = str
 """`snapshot` merges logs into base files; `read_optimized` reads base files alone."""
@@ -92,8 +101,7 @@ def load_query_snapshot(query: Query) -> Snapshot:
 
 def read_rows(query: Query, engine: Engine, slices: Sequence[FileSlice]) -> Frame:
     """The rows of these slices that match."""
-    if query.mode == "read_optimized":
-        slices = [replace(s, logs=()) for s in slices if s.base is not None]
+    slices = _as_mode_says(query, slices)
     plain: list[FileSlice] = []
     if engine.name == "spark":
         plain = _scannable(query, slices)
@@ -143,9 +151,20 @@ def plan_slice_tasks(query: Query, slices: Sequence[FileSlice]) -> list[SliceTas
     ]
 
 
+def load_slice_tasks(query: Query) -> list[SliceTask]:
+    """The whole query as tasks for `read_slice`, for those who run them in workers of their own."""
+    return plan_slice_tasks(query, _as_mode_says(query, load_query_snapshot(query).latest))
+
+
 def read_schema(query: Query) -> pa.Schema:
     """Columns that reading gives."""
     return query.output
+
+
+def _as_mode_says(query: Query, slices: Sequence[FileSlice]) -> Sequence[FileSlice]:
+    if query.mode == "read_optimized":
+        return [replace(s, logs=()) for s in slices if s.base is not None]
+    return slices
 
 
 def _as_java_reads(schema: pa.Schema, config: TableConfig) -> pa.Schema:

@@ -18,18 +18,18 @@ from tablekeeper.engine.protocol import Engine, Frame
 from tablekeeper.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
 from tablekeeper.model import Operation, RequestedTime
-from tablekeeper.read.incremental import commits_between, read_changes, resolve_bound
+from tablekeeper.read.incremental import read_changes
 from tablekeeper.read.query import Query, load_query_snapshot, read_rows
 from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
 from tablekeeper.record.evolution import plan_evolution, storable_schema
-from tablekeeper.record.predicate import parse_predicate
+from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.table.engines import choose_engine
-from tablekeeper.table.times import parse_moment
+from tablekeeper.table.times import commits_in_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
@@ -190,7 +190,7 @@ class Table:
         ISO date or time, or a datetime. `mode="read_optimized"` reads base files only, without merging logs.
         `meta_columns` adds Hudi's own columns.
         """
-        query = self._query(columns=columns, where=where, as_of=as_of, mode=mode, meta_columns=meta_columns)
+        query = self.load_query(columns=columns, where=where, as_of=as_of, mode=mode, meta_columns=meta_columns)
         return read_rows(query, self._engine, load_query_snapshot(query).latest)
 
     def changes(
@@ -206,11 +206,9 @@ class Table:
 
         Bounds are instants of this table (a result's `instant`), completion times, ISO times or datetimes.
         """
-        query = self._query(columns=columns, where=where, as_of=None, mode="snapshot", meta_columns=meta_columns)
-        zone = query.config.time_zone
-        begin = None if since is None else resolve_bound(parse_moment(since, zone=zone), query.timeline)
-        end = None if until is None else resolve_bound(parse_moment(until, zone=zone), query.timeline)
-        return read_changes(query, self._engine, commits_between(query.timeline, since=begin, until=end))
+        query = self.load_query(columns=columns, where=where, meta_columns=meta_columns)
+        commits = commits_in_window(query.timeline, since=since, until=until, zone=query.config.time_zone)
+        return read_changes(query, self._engine, commits)
 
     def timeline(self) -> TimelineListing:
         """The instants of the active timeline."""
@@ -247,11 +245,15 @@ class Table:
                 retries -= 1
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
+        return execute_write(self.load_write(operation, self._engine.schema_of(source), extra=extra), source)
+
+    def load_write(
+        self, operation: Operation, incoming: pa.Schema, *, extra: Mapping[str, str] | None = None
+    ) -> WriteRequest:
+        """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""
         environment = self._environment()
-        incoming = self._engine.schema_of(source)
         schema = self._checked_schema(environment, operation, incoming)
-        request = self._request(environment, operation, schema, extra=dict(extra or {}))
-        return execute_write(request, source)
+        return self._request(environment, operation, schema, extra=dict(extra or {}))
 
     def _checked_schema(self, environment: TableEnvironment, operation: Operation, incoming: pa.Schema) -> pa.Schema:
         """The table's schema after the write; refuses rows that do not fit."""
@@ -314,9 +316,16 @@ class Table:
         )
         return WriteRequest(environment, self._engine, context, operation, extra)
 
-    def _query(
-        self, *, columns: Iterable[str] | None, where: str | None, as_of: object, mode: str, meta_columns: bool
+    def load_query(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        where: str | Predicate | None = None,
+        as_of: object = None,
+        mode: str = "snapshot",
+        meta_columns: bool = False,
     ) -> Query:
+        """What `read` would read with these arguments, before any listing: for callers that run tasks themselves."""
         config = self.config
         timeline = load_timeline(self._storage, config)
         moment = _as_of(as_of, config)
@@ -327,7 +336,7 @@ class Table:
             schema=load_table_schema(self._storage, config, timeline, as_of=moment),
             runtime=self._runtime,
             columns=None if columns is None else tuple(columns),
-            predicate=parse_predicate(where) if where else None,
+            predicate=_predicate(where),
             as_of=moment,
             mode=mode,
             with_meta_columns=meta_columns,
@@ -342,6 +351,12 @@ def _names(value: str | Sequence[str] | None) -> list[str]:
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
+
+
+def _predicate(where: str | Predicate | None) -> Predicate | None:
+    if isinstance(where, str):
+        return parse_predicate(where) if where else None
+    return where
 
 
 def _as_of(moment: object, config: TableConfig) -> RequestedTime | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.model import CompletionTime, RequestedTime
-from tablekeeper.timeline import format_time
+from tablekeeper.model import CompletionTime, Instant, RequestedTime
+from tablekeeper.read.incremental import commits_between, resolve_bound
+from tablekeeper.timeline import Timeline, format_time
 
-__all__ = ["parse_moment"]
+__all__ = ["commits_in_window", "parse_moment"]
 
 
 def parse_moment(moment: object, *, zone: str) -> str:
@@ -35,6 +36,13 @@ def parse_moment(moment: object, *, zone: str) -> str:
         f"{moment!r} is not a moment: give an instant such as '20261115100000000', a time such as "
         "'2026-11-15T10:00:00', or a datetime"
     )
+
+
+def commits_in_window(timeline: Timeline, *, since: object, until: object, zone: str) -> list[Instant]:
+    """Writes that completed after `since`, up to and including `until`, given as callers write moments."""
+    begin = None if since is None else resolve_bound(parse_moment(since, zone=zone), timeline)
+    end = None if until is None else resolve_bound(parse_moment(until, zone=zone), timeline)
+    return commits_between(timeline, since=begin, until=end)
 
 
 def _from_datetime(moment: dt.datetime, *, zone: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tablekeeper.config.write_settings import IndexKind
-from tablekeeper.engine.protocol import Engine, Frame
+from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
 from tablekeeper.model import Action, FileSlice, Operation
@@ -29,7 +29,7 @@ from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
 from tablekeeper.write.tagging import Tagged, TagTask, find_keys
 
-__all__ = ["WriteRequest", "delete_partitions", "execute_write"]
+__all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,25 @@ def execute_write(request: WriteRequest, source: Frame) -> WriteResult:
         if request.writes_directly:
             result = _write_directly(request, source)
         else:
-            result = _write_staged(request, source)
+            label = f"stage {request.operation.value.lower()}"
+            staged = request.engine.consume(staging_kernel(request.operation), request.context, source, label=label)
+            result = _write_staged(request, staged)
+    finally:
+        request.environment.storage.delete_tree(request.context.staging)
+    return replace(result, seconds=clock.monotonic_s() - started_s)
+
+
+def staging_kernel(operation: Operation) -> SourceKernel[WriteContext, StagedBatch]:
+    """What parks the rows of this operation: all of them, or for deletes their keys."""
+    return stage_keys if operation is Operation.DELETE else stage_rows
+
+
+def execute_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
+    """`execute_write` for rows that the kernel of `staging_kernel` has already parked, wherever it ran."""
+    clock = request.runtime.clock
+    started_s = clock.monotonic_s()
+    try:
+        result = _write_staged(request, staged)
     finally:
         request.environment.storage.delete_tree(request.context.staging)
     return replace(result, seconds=clock.monotonic_s() - started_s)
@@ -135,9 +153,7 @@ def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
         raise
 
 
-def _write_staged(request: WriteRequest, source: Frame) -> WriteResult:
-    kernel = stage_keys if request.operation is Operation.DELETE else stage_rows
-    staged = request.engine.consume(kernel, request.context, source, label=f"stage {request.operation.value.lower()}")
+def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
     if not staged:
         raise _nothing_to_write(request)
     by_partition: dict[str, list[StagedBatch]] = defaultdict(list)
