@@ -211,6 +211,8 @@ class HFileReader:
                 raise self._corrupt("HFile index key is cut off")
             position += length
             entries.append(_IndexEntry(self._strip_key(key) if sized_keys else key, offset, size))
+        if position != len(data):
+            raise self._corrupt(f"HFile index has more entries than the {count} of the trailer")
         if sized_keys:
             self._check_rising(entries)
         return entries

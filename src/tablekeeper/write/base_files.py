@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,17 +22,21 @@ from tablekeeper.write.results import WrittenFile
 
 __all__ = ["BaseFileWriter"]
 
-_FILE_NAME_COLUMN = "_hoodie_file_name"
+_COMMIT_TIME = "_hoodie_commit_time"
+_PARTITION_PATH = "_hoodie_partition_path"
+_FILE_NAME = "_hoodie_file_name"
 _LEAST_BLOOM_ENTRIES = 100
-_PLAIN_COLUMNS = frozenset({KEY_COLUMN, "_hoodie_commit_seqno"})
+_CONSTANT = pa.dictionary(pa.int32(), pa.string())
+_SAMPLE_ROWS = 4096
+_REPEATING_SHARE = 0.5
 
 
 class BaseFileWriter:
     """One base file of one file group. Leaving the `with` block by an exception publishes nothing.
 
-    Rows are gathered until they fill a row group. The file name column is set here, since only this
-    writer knows the name. With `expected_rows` the bloom filter grows along; without, keys are kept until the
-    file is closed and their number is known.
+    Rows are gathered until they fill a row group. Meta columns with one value for the whole file (its name, its
+    partition, and in a new file the commit time) are added here, as dictionaries of one entry. With
+    `expected_rows` the bloom filter grows along; without, keys are kept until their number is known.
     """
 
     def __init__(
@@ -48,34 +53,29 @@ class BaseFileWriter:
             file_id=group.file_id, write_token=context.write_token(task), instant=context.instant
         )
         self.rows = 0
+        self.pending_bytes = 0
         self._context = context
         self._replaces = replaces
         self._pending: list[pa.Table] = []
-        self._pending_bytes = 0
         self._path = join_path(group.partition, self.name)
+        self._constants = {_PARTITION_PATH: group.partition, _FILE_NAME: self.name}
+        if replaces is None:
+            self._constants[_COMMIT_TIME] = context.instant
+        self._schema = _with_constants(context.file_schema, self._constants)
         self._min_key: str | None = None
         self._max_key: str | None = None
         self._keys: list[pa.ChunkedArray] = []
         self._bloom = self._start_bloom(expected_rows) if expected_rows is not None else None
         self._stack = ExitStack()
-        kind = MarkerKind.CREATE if replaces is None else MarkerKind.MERGE
         create_marker(
             context.store.storage,
             instant=context.instant,
             partition=group.partition,
             file_name=self.name,
-            kind=kind,
+            kind=MarkerKind.CREATE if replaces is None else MarkerKind.MERGE,
         )
         self._sink = self._stack.enter_context(context.store.storage.open_output(self._path))
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            context.file_schema,
-            compression=context.settings.compression,
-            compression_level=1 if context.settings.compression == "zstd" else None,
-            use_dictionary=_dictionary_columns(context.file_schema),
-            write_statistics=True,
-            store_schema=False,
-        )
+        self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -91,19 +91,30 @@ class BaseFileWriter:
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows of the context's file schema."""
+        """Add rows of the context's file schema; columns that are constant here may be missing."""
         if rows.num_rows == 0:
             return
         self.rows += rows.num_rows
         self._note_keys(rows.column(KEY_COLUMN))
         self._pending.append(rows)
-        self._pending_bytes += rows.nbytes
-        if self._pending_bytes >= self._context.settings.row_group_bytes:
-            self._flush()
+        self.pending_bytes += rows.nbytes
+        if self.pending_bytes >= self._context.settings.row_group_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the gathered rows as a row group."""
+        if not self._pending:
+            return
+        rows = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
+        self._pending, self.pending_bytes = [], 0
+        columns = [self._column(rows, name) for name in self._schema.names]
+        table = pa.table(columns, schema=self._schema)
+        self._open(table).write_table(table, row_group_size=table.num_rows)
 
     def close(self, *, inserts: int, updates: int, deletes: int, previous_commit: str = "null") -> WrittenFile:
         """Finish and publish the file."""
-        self._flush()
+        self.flush()
+        writer = self._open(self._schema.empty_table())
         footer = encode_footer(
             avro_schema_json=self._context.avro_schema,
             min_key=self._min_key,
@@ -111,10 +122,9 @@ class BaseFileWriter:
             bloom=self._encode_bloom(),
             bloom_type="SIMPLE",
         )
-        self._writer.add_key_value_metadata(footer)
-        self._writer.close()
+        writer.add_key_value_metadata(footer)
+        writer.close()
         size = self.bytes_written
-        metadata = self._writer.writer.metadata if hasattr(self._writer.writer, "metadata") else None
         self._stack.close()
         stat = WriteStat(
             group=self.group,
@@ -127,28 +137,36 @@ class BaseFileWriter:
             previous_commit=previous_commit,
             previous_base_file=self._replaces,
         )
-        return WrittenFile(stat, self._column_ranges(metadata))
+        return WrittenFile(stat, self._column_ranges())
 
-    def _column_ranges(self, metadata: pq.FileMetaData | None) -> tuple[object, ...]:
+    def _open(self, sample: pa.Table) -> pq.ParquetWriter:
+        if self._writer is None:
+            compression = self._context.settings.compression
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self._schema,
+                compression=compression,
+                compression_level=1 if compression == "zstd" else None,
+                use_dictionary=_repeating_columns(sample),
+                store_schema=False,
+            )
+        return self._writer
+
+    def _column(self, rows: pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
+        value = self._constants.get(name)
+        if value is None:
+            return rows.column(name)
+        zeros = pa.array(np.zeros(rows.num_rows, dtype=np.int32))
+        return pa.DictionaryArray.from_arrays(zeros, pa.array([value]))
+
+    def _column_ranges(self) -> tuple[object, ...]:
+        """Ranges that the footer tells; the metadata table's writer looks the others up in the file."""
         if not self._context.stats_columns:
             return ()
-        if metadata is None:
-            with self._context.store.storage.open_input(self._path) as stream:
-                metadata = pq.read_metadata(stream)
-        ranges = column_ranges_from_parquet(
-            metadata, self._context.file_schema, columns=self._context.stats_columns
-        )
+        with self._context.store.storage.open_input(self._path) as stream:
+            metadata = pq.read_metadata(stream)
+        ranges = column_ranges_from_parquet(metadata, self._context.file_schema, columns=self._context.stats_columns)
         return tuple(ranges.values())
-
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        rows = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
-        self._pending, self._pending_bytes = [], 0
-        position = self._context.file_schema.get_field_index(_FILE_NAME_COLUMN)
-        names = pa.repeat(pa.scalar(self.name), rows.num_rows)
-        rows = rows.set_column(position, self._context.file_schema.field(position), names)
-        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
 
     def _start_bloom(self, rows: int) -> BloomFilterBuilder:
         rate = self._context.settings.bloom_false_positive_rate
@@ -177,6 +195,19 @@ class BaseFileWriter:
             self._keys.append(keys)
 
 
-def _dictionary_columns(schema: pa.Schema) -> list[str]:
-    """Columns worth a dictionary: not the keys and sequence numbers, which never repeat."""
-    return [field.name for field in schema if field.name not in _PLAIN_COLUMNS]
+def _with_constants(schema: pa.Schema, constants: dict[str, str]) -> pa.Schema:
+    return pa.schema([field.with_type(_CONSTANT) if field.name in constants else field for field in schema])
+
+
+def _repeating_columns(sample: pa.Table) -> list[str]:
+    """Columns whose values repeat, judged by the first rows: dictionaries of unique values only cost time and space."""
+    first = sample.slice(0, _SAMPLE_ROWS)
+    repeating = []
+    for field in first.schema:
+        if pa.types.is_dictionary(field.type) or pa.types.is_boolean(field.type):
+            repeating.append(field.name)
+        elif not pa.types.is_nested(field.type):
+            distinct = pc.count_distinct(first.column(field.name), mode="all").as_py()
+            if distinct <= first.num_rows * _REPEATING_SHARE:
+                repeating.append(field.name)
+    return repeating

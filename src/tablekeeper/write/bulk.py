@@ -17,7 +17,7 @@ from tablekeeper.model import FileGroupId
 from tablekeeper.write.base_files import BaseFileWriter
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
-from tablekeeper.write.rows import PartitionNumbers, group_rows, keyed_rows, with_meta_values
+from tablekeeper.write.rows import PartitionNumbers, group_rows, keyed_rows, stamp_rows
 from tablekeeper.write.staging import refuse_too_many_partitions
 
 __all__ = ["write_new_files"]
@@ -80,19 +80,15 @@ class _PartitionedFiles:
         for number, part in group_rows(rows, np.concatenate(self._groups)):
             self._write(names[number], part)
         self._rows, self._groups, self._bytes = [], [], 0
+        # Rows that wait in the files' writers count against the budget as well.
+        if sum(writer.pending_bytes for writer in self._open.values()) >= self._context.settings.task_memory_bytes:
+            for writer in self._open.values():
+                writer.flush()
 
     def _write(self, partition: str, rows: pa.Table) -> None:
         writer = self._writer(partition)
-        stamped = with_meta_values(
-            self._context,
-            rows,
-            partition=partition,
-            file_name=writer.name,
-            task=self._part,
-            first_row=self._row_count,
-        )
+        writer.write(stamp_rows(self._context, rows, task=self._part, first_row=self._row_count))
         self._row_count += rows.num_rows
-        writer.write(stamped)
         if writer.bytes_written >= self._context.settings.max_file_bytes:
             self._close(partition)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tablekeeper.model import FileGroupId
 from tablekeeper.read.slice_rows import open_base_file
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
@@ -20,12 +19,14 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import log_name, write_log_file
 from tablekeeper.write.plan import GroupWork, RowSource, WorkKind
 from tablekeeper.write.results import WrittenFile
-from tablekeeper.write.rows import with_meta_values
+from tablekeeper.write.rows import stamp_log_rows, stamp_rows
 from tablekeeper.write.staging import key_hashes, load_staged
 
 __all__ = ["GroupTask", "write_group"]
 
 _DELETED_COLUMN = "_hoodie_is_deleted"
+# Columns that the writer fills with the new file's own values.
+_REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _create(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
     if fresh.num_rows == 0:
         return None
     with BaseFileWriter(context, group, task=task.number) as writer:
-        writer.write(_stamped(task, fresh, group, writer.name))
+        writer.write(stamp_rows(context, fresh, task=task.number, first_row=0))
         return writer.close(inserts=fresh.num_rows, updates=0, deletes=0)
 
 
@@ -87,7 +88,7 @@ def _merge(task: GroupTask, rows: pa.Table) -> WrittenFile:
     file_slice = task.work.file_slice
     assert file_slice is not None
     assert file_slice.base is not None
-    schema = context.file_schema
+    schema = pa.schema([field for field in context.file_schema if field.name not in _REWRITTEN_COLUMNS])
     base = open_base_file(context.store, file_slice.base)
     with (
         base,
@@ -99,9 +100,10 @@ def _merge(task: GroupTask, rows: pa.Table) -> WrittenFile:
             expected_rows=base.metadata.num_rows + rows.num_rows,
         ) as writer,
     ):
-        winners = _stamped_winners(task, rows, group, writer.name)
+        winners = _stamped_winners(task, rows)
+        columns = [name for name in base.schema_arrow.names if name not in _REWRITTEN_COLUMNS]
         for number in range(base.num_row_groups):
-            base_rows = base.read_row_group(number, use_threads=False)
+            base_rows = base.read_row_group(number, columns=columns, use_threads=False)
             writer.write(winners.apply(conform(base_rows, schema)))
         fresh = winners.unseen()
         writer.write(conform(fresh, schema))
@@ -123,21 +125,15 @@ def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
     latest = collapse([rows], context.rule, schema=rows.schema).rows_with_deletes() if task.combines else rows
     if latest.num_rows == 0:
         return None
-    stamped = _stamped(task, latest, file_slice.group, file_slice.group.file_id)
+    stamped = stamp_log_rows(context, latest, group=file_slice.group, task=task.number)
     return write_log_file(context, file_slice, name=name, rows=stamped, deletes=None)
 
 
-def _stamped_winners(task: GroupTask, rows: pa.Table, group: FileGroupId, file_name: str) -> Winners:
+def _stamped_winners(task: GroupTask, rows: pa.Table) -> Winners:
     if task.deletes_keys:
         return _winners(task, rows)
-    stamped = _stamped(task, rows, group, file_name)
-    return collapse([stamped], task.context.rule, schema=task.context.file_schema)
-
-
-def _stamped(task: GroupTask, rows: pa.Table, group: FileGroupId, file_name: str) -> pa.Table:
-    return with_meta_values(
-        task.context, rows, partition=group.partition, file_name=file_name, task=task.number, first_row=0
-    )
+    stamped = stamp_rows(task.context, rows, task=task.number, first_row=0)
+    return collapse([stamped], task.context.rule, schema=stamped.schema)
 
 
 def _without_deleted(rows: pa.Table) -> pa.Table:

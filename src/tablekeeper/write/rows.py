@@ -10,13 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tablekeeper.model import FileGroupId
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import record_keys
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.partition_paths import partition_paths
 from tablekeeper.write.context import WriteContext
 
-__all__ = ["GroupedRows", "PartitionNumbers", "group_rows", "keyed_rows", "with_meta_values"]
+__all__ = ["GroupedRows", "PartitionNumbers", "group_rows", "keyed_rows", "stamp_log_rows", "stamp_rows"]
 
 
 class PartitionNumbers:
@@ -73,19 +74,22 @@ def group_rows(rows: pa.Table, groups: npt.NDArray[np.int64]) -> GroupedRows:
     return GroupedRows(rows.combine_chunks().take(pa.array(order)), ordered[firsts], starts)
 
 
-def with_meta_values(
-    context: WriteContext, rows: pa.Table, *, partition: str, file_name: str, task: int, first_row: int
-) -> pa.Table:
-    """`rows` (with their record key) as rows of `context.file_schema`, stamped as written by this instant."""
+def stamp_rows(context: WriteContext, rows: pa.Table, *, task: int, first_row: int) -> pa.Table:
+    """`rows` (with their record key) stamped as written by this instant: what a base file writer takes."""
     count = rows.num_rows
     numbers = pc.cast(pa.array(np.arange(first_row, first_row + count)), pa.string())
     sequence = pc.binary_join_element_wise(pa.scalar(f"{context.instant}_{task}"), numbers, "_")
-    meta = [
-        pa.repeat(pa.scalar(context.instant), count),
-        sequence,
-        rows.column(KEY_COLUMN),
-        pa.repeat(pa.scalar(partition), count),
-        pa.repeat(pa.scalar(file_name), count),
-    ]
-    data = [rows.column(name) for name in context.schema.names]
-    return pa.table(meta + data, schema=context.file_schema)
+    zeros = pa.array(np.zeros(count, dtype=np.int32))
+    commit_time = pa.DictionaryArray.from_arrays(zeros, pa.array([context.instant]))
+    stamps = {"_hoodie_commit_time": commit_time, "_hoodie_commit_seqno": sequence}
+    names = [KEY_COLUMN, *context.schema.names]
+    return pa.table(stamps | {name: rows.column(name) for name in names})
+
+
+def stamp_log_rows(context: WriteContext, rows: pa.Table, *, group: FileGroupId, task: int) -> pa.Table:
+    """`rows` (with their record key) as rows of `context.file_schema`, as a log file holds them."""
+    stamped = stamp_rows(context, rows, task=task, first_row=0)
+    places = {"_hoodie_partition_path": group.partition, "_hoodie_file_name": group.file_id}
+    for name, value in places.items():
+        stamped = stamped.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
+    return conform(stamped, context.file_schema)
