@@ -87,7 +87,7 @@ def column_ranges_from_parquet(metadata: Any, schema: Any, *, columns: Iterable[
         chunks = [metadata.row_group(i).column(position) for i in range(metadata.num_row_groups)]
         parts = [_chunk_range(chunk, empty) for chunk in chunks]
         known = [part for part in parts if part is not None]
-        if known and len(known) == len(parts):
+        if len(known) == len(parts) and any(part.value_count for part in known):
             ranges[path] = merge_column_ranges(known)
     return ranges
 
