@@ -5,7 +5,7 @@ row-by-row model):
 
 - Commit-time ordering: the later change wins.
 - Event-time ordering: the change with the greater ordering value wins, the later one on a tie. A missing
-  ordering value is the smallest.
+  ordering value is the smallest, not-a-number the greatest.
 - A delete without an ordering value wins over everything before it, and everything after it wins over it.
 - A row whose `_hoodie_is_deleted` is true, or whose `_hoodie_operation` is D or -U, is a delete with that
   row's ordering value.
@@ -258,16 +258,22 @@ def _sorted_positions(table: pa.Table) -> _Positions:
 
 
 def _not_less(new: list[pa.Array], old: list[pa.Array]) -> _Mask:
-    """Row by row `new >= old`, field by field from the left; null is the smallest."""
+    """Row by row `new >= old`, field by field from the left; null is the smallest, not-a-number the greatest."""
     result: _Mask = np.ones(len(new[0]), dtype=bool)
     undecided: _Mask = np.ones(len(new[0]), dtype=bool)
     for a, b in zip(new, old, strict=True):
-        no_a, no_b = _mask(pc.is_null(a)), _mask(pc.is_null(b))
-        less = _mask(pc.less(a, b)) | (no_a & ~no_b)
-        greater = _mask(pc.greater(a, b)) | (no_b & ~no_a)
+        less, greater = _less(a, b), _less(b, a)
         result[undecided & less] = False
         undecided &= ~(less | greater)
     return result
+
+
+def _less(a: pa.Array, b: pa.Array) -> _Mask:
+    no_a, no_b = _mask(pc.is_null(a)), _mask(pc.is_null(b))
+    less: _Mask = _mask(pc.less(a, b)) | (no_a & ~no_b)
+    if pa.types.is_floating(a.type):
+        less |= _mask(pc.is_nan(b)) & ~no_a & ~_mask(pc.is_nan(a))
+    return less
 
 
 def _replace(
@@ -310,4 +316,3 @@ def _combined(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _concat(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
     flat = [_combined(array).cast(kind) for array in arrays]
     return pa.concat_arrays(flat) if flat else pa.array([], type=kind)
-
