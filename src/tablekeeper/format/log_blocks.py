@@ -99,7 +99,7 @@ def decode_blocks(data: bytes | memoryview, *, file: str) -> Iterator[LogBlock]:
             end = _next_magic(view, body)
             yield LogBlock(BlockType.CORRUPT, MappingProxyType({}), view[body:end], offset)
         else:
-            yield _decode_block(view[body + _LONG.size : end], file=file, offset=offset)
+            yield _decode_block(view[body + _LONG.size : end - _LONG.size], file=file, offset=offset)
         offset = end
 
 
@@ -169,6 +169,7 @@ class _Cursor:
 
 
 def _decode_block(view: memoryview, *, file: str, offset: int) -> LogBlock:
+    """Parse what lies between the two size fields of a block."""
     cursor = _Cursor(view, file=file, offset=offset)
     version = cursor.int32("format version")
     if version != _FORMAT_VERSION:
@@ -183,7 +184,6 @@ def _decode_block(view: memoryview, *, file: str, offset: int) -> LogBlock:
     content = cursor.take(cursor.int64("content length"), "content")
     for number, _value in _decode_pairs(cursor, what="footer"):
         raise cursor.corrupt(f"footer entry {number}, but no footer key is defined")
-    cursor.int64("trailing size")
     if cursor.left:
         raise cursor.corrupt(f"{cursor.left} bytes between footer and trailing size")
     return LogBlock(block_type, MappingProxyType(header), content, offset)

@@ -192,7 +192,10 @@ class _AvroDeletes:
         return self._long() if reader is None else reader()
 
     def _decimal(self) -> int:
-        return int.from_bytes(self._bytes(), "big", signed=True)
+        unscaled = self._bytes()
+        if not unscaled:
+            raise _MalformedError("a decimal of no bytes")
+        return int.from_bytes(unscaled, "big", signed=True)
 
     def _boolean(self) -> bool:
         byte = self._data[self._at]
