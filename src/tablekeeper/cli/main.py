@@ -1,0 +1,217 @@
+"""The command `tablekeeper`: look at a table and its rows from a terminal.
+
+Every command works with the local engine, so neither PySpark nor Java has to be installed, and changes nothing.
+Each prints a table for people, or with `--json` something for programs: `show` one JSON document, the others one
+JSON object a line. Field names are those of `to_dict` and `to_dicts` of the values that `Table` returns.
+Exit code 0 is success, 1 an error that was reported in one line, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import enum
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from tablekeeper.cli.failures import reported
+from tablekeeper.cli.json_text import json_document, json_rows
+from tablekeeper.cli.rows import RowRequest, load_rows
+from tablekeeper.cli.screen import show_description, show_files, show_rows, show_timeline
+from tablekeeper.table import Table
+
+__all__ = ["app"]
+
+
+class Mode(enum.StrEnum):
+    """What a read merges."""
+
+    SNAPSHOT = "snapshot"
+    READ_OPTIMIZED = "read_optimized"
+
+
+app = typer.Typer(
+    name="tablekeeper",
+    help="Look into Apache Hudi tables: what they are, what happened to them, their files and their rows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _examples(*lines: str) -> str:
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  [cyan]{line}[/cyan]" for line in lines)])
+
+
+def _checked_options(given: list[str]) -> list[str]:
+    for each in given:
+        name, equals, _ = each.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{each!r} is not of the form name=value")
+    return given
+
+
+TablePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH", help="The table: a directory, or a URI such as s3://lake/trips.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from, as a traceback.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        callback=lambda given: _checked_options(given or []),
+        help="A setting of the store, for example region=eu-west-1. Can be repeated.",
+        show_default=False,
+    ),
+]
+AsOf = Annotated[
+    str | None,
+    typer.Option(metavar="MOMENT", help="As it was then: an instant, or a time such as 2026-11-15T10:00:00."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tablekeeper {version('tablekeeper')}")
+        raise typer.Exit
+
+
+@app.callback(epilog=_examples("tablekeeper show /lake/trips", "tablekeeper read /lake/trips --limit 5"))
+def _root(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version),
+    ] = False,
+) -> None:
+    """Look into Apache Hudi tables: what they are, what happened to them, their files and their rows."""
+
+
+@app.command(
+    epilog=_examples(
+        "tablekeeper show /lake/trips", "tablekeeper show s3://lake/trips --storage-option region=eu-west-1"
+    )
+)
+@reported
+def show(
+    path: TablePath, *, as_json: AsJson = False, storage_option: StorageOption = None, debug: Debug = False
+) -> None:
+    """What a table is: type, keys, partitions, size, columns and its last commit."""
+    description = _open(path, storage_option).describe()
+    if as_json:
+        typer.echo(json_document(description.to_dict()))
+    else:
+        show_description(description)
+
+
+@app.command(
+    epilog=_examples("tablekeeper timeline /lake/trips --limit 10", "tablekeeper timeline /lake/trips --pending --json")
+)
+@reported
+def timeline(
+    path: TablePath,
+    *,
+    limit: Annotated[int, typer.Option(min=0, help="Show the newest so many only; 0 shows all.")] = 0,
+    pending: Annotated[bool, typer.Option("--pending", help="Only what has not completed.")] = False,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    debug: Debug = False,
+) -> None:
+    """The instants of the active timeline: what happened to a table, oldest first."""
+    facts = _open(path, storage_option).timeline().to_dicts()
+    if pending:
+        facts = [fact for fact in facts if fact["completed_at"] is None]
+    shown = facts[-limit:] if limit else facts
+    if as_json:
+        for fact in shown:
+            typer.echo(json_document(fact))
+    else:
+        show_timeline(shown, total=len(facts))
+
+
+@app.command(
+    epilog=_examples(
+        "tablekeeper files /lake/trips --partition sf",
+        "tablekeeper files /lake/trips --as-of 2026-11-15T10:00:00 --json",
+    )
+)
+@reported
+def files(
+    path: TablePath,
+    *,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTITION", help="Only this partition path, such as sf or city=sf. Can be repeated."),
+    ] = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    debug: Debug = False,
+) -> None:
+    """The file groups of a table with the base file and the logs that a reader sees."""
+    listing = _open(path, storage_option).files(as_of=as_of, partitions=partition or None)
+    if as_json:
+        for fact in listing.to_dicts():
+            typer.echo(json_document(fact))
+    else:
+        show_files(listing.to_dicts())
+
+
+@app.command(
+    epilog=_examples(
+        "tablekeeper read /lake/trips --where \"city = 'sf' and fare > 20\" --columns id,fare",
+        "tablekeeper read /lake/trips --as-of 2026-11-15T10:00:00 --limit 5",
+        "tablekeeper read /lake/trips --since 20261115100000000 --json",
+    )
+)
+@reported
+def read(
+    path: TablePath,
+    *,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 reads all.")] = 20,
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help="A SQL condition on the rows.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns, in this order.")] = None,
+    as_of: AsOf = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="MOMENT", help="Only rows changed by commits that completed after it.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="MOMENT", help="Only rows changed by commits that completed up to it.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="read_optimized leaves out what is still in logs.")] = Mode.SNAPSHOT,
+    meta_columns: Annotated[bool, typer.Option("--meta-columns", help="Show Hudi's own columns too.")] = False,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    debug: Debug = False,
+) -> None:
+    """Rows of a table, in no particular order."""
+    if (since or until) and (as_of or mode is not Mode.SNAPSHOT):
+        raise typer.BadParameter("--since and --until do not go together with --as-of and --mode")
+    request = RowRequest(
+        columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
+        where=where,
+        as_of=as_of,
+        since=since,
+        until=until,
+        mode=mode.value,
+        meta_columns=meta_columns,
+    )
+    schema, batches = load_rows(
+        _open(path, storage_option), request, limit=limit + 1 if limit and not as_json else limit
+    )
+    if as_json:
+        for batch in batches:
+            for line in json_rows(batch):
+                typer.echo(line)
+    else:
+        show_rows(schema, list(batches), limit=limit)
+
+
+def _open(path: str, storage_option: list[str] | None) -> Table:
+    options = dict(each.split("=", 1) for each in storage_option or [])
+    return Table.open(path, engine="local", storage_options=options)
