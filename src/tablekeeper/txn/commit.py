@@ -8,6 +8,7 @@ that last step leaves the table as it was; what is left behind is rolled back, h
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +17,13 @@ from tablekeeper.errors import ConflictError, FencedError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, Operation, RequestedTime
 from tablekeeper.timeline import Timeline, complete_instant, create_requested, load_timeline, start_inflight
-from tablekeeper.txn.candidates import load_is_cancellable, load_touched
+from tablekeeper.txn.candidates import find_rollback, load_is_cancellable, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, find_conflict
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
 from tablekeeper.txn.markers import delete_markers
+
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["Committed", "OpenWrite", "begin_write", "commit_write"]
 
@@ -81,7 +84,7 @@ def commit_write(
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         mine = timeline.find(write.inflight.requested_at)
-        if mine is None or mine.is_completed:
+        if mine is None or mine.is_completed or find_rollback(environment, timeline, write.inflight):
             raise FencedError(
                 f"instant {write.inflight} is no longer pending: another process rolled it back. "
                 "Nothing was committed; write again."
@@ -138,5 +141,5 @@ def _discard_markers(environment: TableEnvironment, write: OpenWrite) -> None:
     """The commit has landed: markers that cannot be deleted now are litter, not a failure."""
     try:
         delete_markers(environment.storage, instant=write.inflight.requested_at.value)
-    except StorageError:
-        return
+    except StorageError as error:
+        _LOG.warning("instant %s: its markers were left behind: %s", write.inflight.requested_at, error)

@@ -139,6 +139,12 @@ class Heartbeat:
             except StorageError as error:
                 _LOG.warning("instant %s: the heartbeat was left behind and will lapse: %s", self.instant, error)
 
+    def abandon(self) -> None:
+        """End the beating and leave the file to lapse: the write may still be landing, nobody may touch it yet."""
+        self._renewal.stop()
+        with self._mutex:
+            self._is_stopped = True
+
     def __enter__(self) -> Self:
         return self
 

@@ -6,13 +6,15 @@ Everything that can be wrong with the rows is found while they are staged, befor
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import InvalidRequestError, StorageError, TablekeeperError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
 from tablekeeper.model import Action, FileSlice, Operation
 from tablekeeper.runtime import Runtime
@@ -30,6 +32,9 @@ from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, s
 from tablekeeper.write.tagging import Tagged, TagTask, find_keys
 
 __all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
+
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,31 +74,25 @@ class WriteRequest:
 
     @property
     def action(self) -> Action:
-        if self.replaces:
+        if self.replaces or self.operation is Operation.DELETE_PARTITION:
             return Action.REPLACE_COMMIT
         return Action.DELTA_COMMIT if self.is_mor else Action.COMMIT
 
     @property
     def plan(self) -> bytes:
-        if not self.replaces:
+        if self.action is not Action.REPLACE_COMMIT:
             return b""
         return encode_requested_replace_metadata(RequestedReplaceMetadata(operation=self.operation))
 
 
 def execute_write(request: WriteRequest, source: Frame) -> WriteResult:
     """Write the rows of `source`, or raise and leave the table as it was."""
-    clock = request.runtime.clock
-    started_s = clock.monotonic_s()
-    try:
+    with _timed_and_tidy(request) as finish:
         if request.writes_directly:
-            result = _write_directly(request, source)
-        else:
-            label = f"stage {request.operation.value.lower()}"
-            staged = request.engine.consume(staging_kernel(request.operation), request.context, source, label=label)
-            result = _write_staged(request, staged)
-    finally:
-        request.environment.storage.delete_tree(request.context.staging)
-    return replace(result, seconds=clock.monotonic_s() - started_s)
+            return finish(_write_directly(request, source))
+        label = f"stage {request.operation.value.lower()}"
+        staged = request.engine.consume(staging_kernel(request.operation), request.context, source, label=label)
+        return finish(_write_staged(request, staged))
 
 
 def staging_kernel(operation: Operation) -> SourceKernel[WriteContext, StagedBatch]:
@@ -103,54 +102,31 @@ def staging_kernel(operation: Operation) -> SourceKernel[WriteContext, StagedBat
 
 def execute_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
     """`execute_write` for rows that the kernel of `staging_kernel` has already parked, wherever it ran."""
-    clock = request.runtime.clock
-    started_s = clock.monotonic_s()
-    try:
-        result = _write_staged(request, staged)
-    finally:
-        request.environment.storage.delete_tree(request.context.staging)
-    return replace(result, seconds=clock.monotonic_s() - started_s)
+    with _timed_and_tidy(request) as finish:
+        return finish(_write_staged(request, staged))
 
 
 def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> WriteResult:
     """Hide all file groups of these partitions."""
-    started_s = request.runtime.clock.monotonic_s()
-    content = encode_requested_replace_metadata(RequestedReplaceMetadata(operation=request.operation))
-    write = begin_write(request.environment, action=Action.REPLACE_COMMIT, operation=request.operation, plan=content)
-    try:
-        snapshot = _load_snapshot(request, write, partitions)
-        if not snapshot.latest:
+    with _timed_and_tidy(request) as finish, _begun(request) as write:
+        replaced = _load_snapshot(request, write, partitions).latest
+        if not replaced:
             raise InvalidRequestError(
                 f"no rows in the partitions {', '.join(partitions)}: nothing to delete. "
                 "Give partition paths as `Table.files()` shows them."
             )
-        result = finish_write(
-            request.environment,
-            write,
-            request.context,
-            files=[],
-            replaced=snapshot.latest,
-            extra=request.extra,
-            engine=request.engine,
-        )
-    except BaseException:
-        _withdraw(request, write)
-        raise
-    return replace(result, seconds=request.runtime.clock.monotonic_s() - started_s)
+        context = replace(request.context, instant=write.inflight.requested_at.value)
+        return finish(_finish(request, write, context, [], replaced))
 
 
 def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
-    write = _begin(request)
-    try:
+    with _begun(request) as write:
         context = replace(request.context, instant=write.inflight.requested_at.value)
         files = request.engine.consume(write_new_files, context, source, label=request.operation.value.lower())
         if not files:
             raise _nothing_to_write(request)
         refuse_too_many_partitions(len({f.stat.group.partition for f in files}), context)
-        return _finish(request, write, context, files)
-    except BaseException:
-        _withdraw(request, write)
-        raise
+        return _finish(request, write, context, files, _replaced_slices(request, write, files))
 
 
 def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
@@ -160,8 +136,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
     for batch in staged:
         by_partition[batch.partition].append(batch)
     refuse_too_many_partitions(len(by_partition), request.context)
-    write = _begin(request)
-    try:
+    with _begun(request) as write:
         context = replace(request.context, instant=write.inflight.requested_at.value)
         # Rows that replace a partition land in new groups: what is there now does not matter to them.
         snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
@@ -172,39 +147,72 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         ]
         weights = [_weight(each) for each in work]
         written = request.engine.run(write_group, tasks, label=request.operation.value.lower(), weights=weights)
-        return _finish(request, write, context, [file for file in written if file is not None])
-    except BaseException:
-        _withdraw(request, write)
-        raise
+        files = [file for file in written if file is not None]
+        return _finish(request, write, context, files, _replaced_slices(request, write, files))
 
 
-def _begin(request: WriteRequest) -> OpenWrite:
-    write = begin_write(request.environment, action=request.action, operation=request.operation, plan=request.plan)
+@contextmanager
+def _timed_and_tidy(request: WriteRequest) -> Iterator[Callable[[WriteResult], WriteResult]]:
+    """Around a whole write: yields what puts the time taken into a result, and removes the staged rows at the end."""
+    clock = request.runtime.clock
+    started_s = clock.monotonic_s()
     try:
-        for dead in failed_writes(request.environment, write.at_start):
-            rollback_instant(request.environment, dead, before_publish=metadata_rollback(request.environment))
-    except BaseException:
-        _withdraw(request, write)
+        yield lambda result: replace(result, seconds=clock.monotonic_s() - started_s)
+    finally:
+        try:
+            request.environment.storage.delete_tree(request.context.staging)
+        except StorageError as error:
+            # The outcome of the write stands, whatever becomes of its scratch files.
+            _LOG.warning("%s was left behind: %s", request.context.staging, error)
+
+
+@contextmanager
+def _begun(request: WriteRequest) -> Iterator[OpenWrite]:
+    """A write on the timeline, withdrawn if the block fails."""
+    environment = request.environment
+    write = begin_write(environment, action=request.action, operation=request.operation, plan=request.plan)
+    before_rollback = metadata_rollback(environment)
+    try:
+        for dead in failed_writes(environment, write.at_start):
+            rollback_instant(environment, dead, before_publish=before_rollback)
+        yield write
+    except BaseException as error:
+        try:
+            withdraw_write(environment, write, error, before_publish=before_rollback)
+        except TablekeeperError as second:
+            write.heartbeat.stop()
+            error.add_note(f"Rolling back {write.inflight} failed as well ({second}); the next writer will do it.")
         raise
-    return write
 
 
-def _finish(request: WriteRequest, write: OpenWrite, context: WriteContext, files: list[WrittenFile]) -> WriteResult:
-    replaced: tuple[FileSlice, ...] = ()
-    if request.replaces:
-        partitions = sorted({f.stat.group.partition for f in files})
-        if request.operation is Operation.INSERT_OVERWRITE_TABLE:
-            environment = request.environment
-            partitions = load_partitions(
-                environment.storage, environment.config, write.at_start, runtime=environment.runtime
-            )
-        replaced = _load_snapshot(request, write, partitions).latest
+def _replaced_slices(
+    request: WriteRequest, write: OpenWrite, files: Sequence[WrittenFile]
+) -> tuple[FileSlice, ...] | None:
+    """What an overwrite hides; None for other writes."""
+    if not request.replaces:
+        return None
+    environment = request.environment
+    partitions = sorted({f.stat.group.partition for f in files})
+    if request.operation is Operation.INSERT_OVERWRITE_TABLE:
+        partitions = load_partitions(
+            environment.storage, environment.config, write.at_start, runtime=environment.runtime
+        )
+    return _load_snapshot(request, write, partitions).latest
+
+
+def _finish(
+    request: WriteRequest,
+    write: OpenWrite,
+    context: WriteContext,
+    files: Sequence[WrittenFile],
+    replaced: Sequence[FileSlice] | None,
+) -> WriteResult:
     return finish_write(
         request.environment,
         write,
         context,
         files=files,
-        replaced=replaced if request.replaces else None,
+        replaced=replaced,
         extra=request.extra,
         engine=request.engine,
     )
@@ -266,10 +274,6 @@ def _tag(
 def _weight(work: GroupWork) -> float:
     staged = sum(len(s.positions) // 4 * 64 if s.positions is not None else 0 for s in work.sources)
     return float(staged + (work.file_slice.size if work.file_slice is not None else 0))
-
-
-def _withdraw(request: WriteRequest, write: OpenWrite) -> None:
-    withdraw_write(request.environment, write, before_publish=metadata_rollback(request.environment))
 
 
 def _nothing_to_write(request: WriteRequest) -> InvalidRequestError:
