@@ -5,17 +5,42 @@ A mismatch names the program, the query, the step and the command that replays t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.support.history import History, Shape, Step
-from tests.support.java_hudi import JavaTable
+import tablekeeper as tk
+from tests.support.history import History, Model, Shape, Step
+from tests.support.java_hudi import JavaTable, rust_read
 from tests.support.rows import describe_difference, exact_rows
 
-__all__ = ["check_rows", "java_step", "java_table", "partition_path"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Panel",
+    "check_rows",
+    "engine_of",
+    "java_step",
+    "java_table",
+    "last_completion",
+    "our_rows",
+    "our_step",
+    "our_table",
+    "partition_path",
+]
+
+Engine = Literal["local", "spark"]
+ENGINES: tuple[Engine, ...] = ("local", "spark")
+
+
+def engine_of(seed: int) -> Engine:
+    """The engine that writes a seed's history: half of them on each, whatever their shape."""
+    return random.Random(f"engine {seed}").choice(ENGINES)
 
 
 def java_table(spark: Any, path: Path, shape: Shape) -> JavaTable:
@@ -51,6 +76,96 @@ def partition_path(shape: Shape, values: Sequence[Any]) -> str:
             text = "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
         parts.append(f"{name}={text}" if shape.hive_style else text)
     return "/".join(parts)
+
+
+def our_table(spark: Any, path: Path, shape: Shape, *, engine: Engine) -> tk.Table:
+    """The table as tablekeeper opens it, made if it is not there yet."""
+    chosen = {"spark": spark} if engine == "spark" else {"engine": "local"}
+    if (path / ".hoodie").exists():
+        return tk.Table.open(str(path), options=shape.options, **chosen)
+    return tk.Table.create(
+        str(path),
+        name=shape.name,
+        schema=shape.schema if engine == "local" else from_arrow_schema(shape.schema),
+        key=shape.key,
+        partition_by=shape.partition_by or None,
+        ordering=shape.ordering,
+        table_type=shape.table_type,
+        options=shape.options,
+        **chosen,
+    )
+
+
+def our_step(table: tk.Table, java: JavaTable, shape: Shape, step: Step, *, engine: Engine) -> tk.WriteResult:
+    """Let tablekeeper carry out one step. Deletes get the key and partition columns only."""
+    if step.operation == "delete_partitions":
+        return table.delete_partitions([partition_path(shape, values) for values in step.partitions])
+    rows = shape.table(step.rows)
+    if step.operation == "delete":
+        rows = rows.select([*shape.key, *(name for name in shape.partition_by if name not in shape.key)])
+    write: Callable[[Any], tk.WriteResult] = getattr(table, step.operation)
+    return write(java.frame(rows) if engine == "spark" else rows)
+
+
+def our_rows(spark: Any, path: Path, *, engine: Engine, **query: Any) -> pa.Table:
+    """What `Table.read` gives for this query, or `Table.changes` if it says `since`, as Arrow."""
+    chosen = {"spark": spark} if engine == "spark" else {"engine": "local"}
+    table = tk.Table.open(str(path), **chosen)
+    rows = table.changes(**query) if "since" in query else table.read(**query)
+    return JavaTable(spark, str(path)).collect(rows) if engine == "spark" else rows
+
+
+@dataclass(frozen=True)
+class Panel:
+    """All programs around one table, asked after each step."""
+
+    spark: Any
+    path: Path
+    history: History
+    test: str
+
+    @property
+    def java(self) -> JavaTable:
+        return java_table(self.spark, self.path, self.history.shape)
+
+    def check_snapshot(self, model: Model, step: int) -> None:
+        """Java, hudi-rs and both engines of tablekeeper read exactly the model's rows."""
+        expected = model.table()
+        self._check("java snapshot", self.java.read(), expected, step)
+        self._check("hudi-rs snapshot", rust_read(str(self.path)), expected, step)
+        for engine in ENGINES:
+            self._check(f"tablekeeper {engine}", our_rows(self.spark, self.path, engine=engine), expected, step)
+
+    def check_read_optimized(self, model: Model, step: int) -> None:
+        """Base files only: the snapshot on COW; on MOR all programs see the same part of it."""
+        of_java = self.java.read_optimized()
+        expected = model.table()
+        if self.history.shape.table_type == "mor":
+            expected = of_java.select(expected.column_names)
+        self._check("java read optimized", of_java, expected, step)
+        for engine in ENGINES:
+            rows = our_rows(self.spark, self.path, engine=engine, mode="read_optimized")
+            self._check(f"tablekeeper {engine} read optimized", rows, expected, step)
+
+    def check_changes(self, expected: pa.Table | None, step: int, *, since: str | None) -> None:
+        """Incremental queries of Java and both engines give `expected`, or what Java gives if it is None."""
+        shape, of_java = self.history.shape, self.java.changes(since=since or "000")
+        expected = of_java.select(shape.schema.names) if expected is None else expected
+        # Java takes partition values of an incremental query from the path, and leaves them escaped.
+        unreliable = shape.partition_by if shape.url_encode else ()
+        self._check("java incremental", of_java, expected.drop_columns(list(unreliable)), step)
+        for engine in ENGINES:
+            rows = our_rows(self.spark, self.path, engine=engine, since=since)
+            self._check(f"tablekeeper {engine} changes", rows, expected, step)
+
+    def _check(self, who: str, actual: pa.Table, expected: pa.Table, step: int) -> None:
+        check_rows(who, actual, expected, history=self.history, step=step, test=self.test)
+
+
+def last_completion(path: Path) -> str:
+    """The newest completion time on the timeline, from the file names alone."""
+    names = [file.name for file in (path / ".hoodie" / "timeline").iterdir() if not file.name.startswith(".")]
+    return max(name.split("_")[1].split(".")[0] for name in names if "_" in name)
 
 
 def check_rows(who: str, actual: pa.Table, expected: pa.Table, *, history: History, step: int, test: str) -> None:

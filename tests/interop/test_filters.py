@@ -1,0 +1,94 @@
+"""Filters on a table whose metadata table Java made and we kept in step: no program's pruning loses a row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+import random
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.interop.peers import ENGINES, Panel, check_rows, java_step, our_rows, our_step, our_table
+from tests.support.history import History, Model, make_history
+from tests.support.java_hudi import rust_read
+
+__all__: list[str] = []
+
+TEST = "test_filters"
+# All shapes with a metadata table: both types, merge modes and indexes.
+SEEDS = range(8, 16)
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {"=": operator.eq, ">": operator.gt, "<=": operator.le}
+
+
+def _sql(value: Any) -> str | None:
+    """A literal that Spark SQL and tablekeeper read the same way; None if this value has no simple one."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dt.datetime):
+        return f"timestamp '{value.strftime('%Y-%m-%d %H:%M:%S.%f')}'"
+    if isinstance(value, dt.date):
+        return f"date '{value.isoformat()}'"
+    if isinstance(value, str):
+        return f"'{value}'" if not set(value) & set("'\"\\\t") else None
+    if isinstance(value, float):
+        return f"{value!r}e0" if 1e-3 < abs(value) < 1e6 else None
+    return str(value) if isinstance(value, int | Decimal) and -(2**31) < value < 2**31 else None
+
+
+def _filters(history: History, model: Model) -> Iterator[tuple[str, str, str, pa.Table]]:
+    """Column, operator, literal and the rows that must be found: each column against values that it holds."""
+    rng = random.Random(history.seed)
+    for field in history.shape.schema:
+        held = [(row[field.name], _sql(row[field.name])) for row in model.rows]
+        usable = sorted({(sql, value) for value, sql in held if sql is not None}, key=lambda pair: pair[0])
+        for sql, value in rng.sample(usable, k=min(2, len(usable))):
+            sign = rng.choice(sorted(_COMPARE))
+            rows = [r for r in model.rows if r[field.name] is not None and _COMPARE[sign](r[field.name], value)]
+            yield field.name, sign, sql, history.shape.table(rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_filters_find_all_rows_after_each_of_our_commits(seed: int, spark: Any, tmp_path: Path) -> None:
+    history = make_history(seed)
+    shape, path = history.shape, tmp_path / "t"
+    panel, model = Panel(spark, path, history, TEST), Model(history.shape)
+    java_step(panel.java, shape, history.steps[0])
+    model.apply(history.steps[0])
+    for number, step in enumerate(history.steps[1:], start=1):
+        our_step(our_table(spark, path, shape, engine="local"), panel.java, shape, step, engine="local")
+        model.apply(step)
+        for column, sign, literal, expected in _filters(history, model):
+            where = f"{column} {sign} {literal}"
+            found = {"java": panel.java.collect(panel.java.scan().where(where))}
+            for engine in ENGINES:
+                found[engine] = our_rows(spark, path, engine=engine, where=where)
+            if pa.types.is_integer(shape.schema.field(column).type) or pa.types.is_string(
+                shape.schema.field(column).type
+            ):
+                found["hudi-rs"] = rust_read(str(path), filters=[(column, sign, literal.strip("'"))])
+            for who, rows in found.items():
+                check_rows(f"{who} where {where}", rows, expected, history=history, step=number, test=TEST)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_java_keeps_the_metadata_table_that_we_wrote_to(seed: int, spark: Any, tmp_path: Path) -> None:
+    history = make_history(seed)
+    shape, path = history.shape, tmp_path / "t"
+    panel, model = Panel(spark, path, history, TEST), Model(history.shape)
+    for number, step in enumerate(history.steps):
+        if number % 2 == 0:
+            java_step(panel.java, shape, step)
+        else:
+            our_step(our_table(spark, path, shape, engine="local"), panel.java, shape, step, engine="local")
+        model.apply(step)
+    last = len(history.steps) - 1
+    panel.check_snapshot(model, last)
+    for column, sign, literal, expected in _filters(history, model):
+        where = f"{column} {sign} {literal}"
+        rows = panel.java.collect(panel.java.scan().where(where))
+        check_rows(f"java where {where}", rows, expected, history=history, step=last, test=TEST)

@@ -1,0 +1,46 @@
+"""Java compacts, clusters and cleans a table that we wrote; everyone agrees after each, and we write on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.peers import Panel, engine_of, java_step, our_step, our_table
+from tests.support.history import Model, history_seeds, make_history
+
+__all__: list[str] = []
+
+SEEDS = [seed for seed in history_seeds() if seed in (0, 1, 3, 5, 9, 10, 15)] or history_seeds()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_java_services_keep_the_rows_of_a_table_that_we_wrote(seed: int, spark: Any, tmp_path: Path) -> None:
+    history, engine = make_history(seed, steps=7), engine_of(seed)
+    shape, path = history.shape, tmp_path / "t"
+    panel = Panel(spark, path, history, "test_java_services")
+    java, model = panel.java, Model(shape)
+
+    def write(number: int) -> None:
+        if number == 0 and shape.metadata:
+            java_step(java, shape, history.steps[0])
+        else:
+            our_step(our_table(spark, path, shape, engine=engine), java, shape, history.steps[number], engine=engine)
+        model.apply(history.steps[number])
+        panel.check_snapshot(model, number)
+
+    for number in range(4):
+        write(number)
+    if shape.table_type == "mor":
+        java.compact()
+        panel.check_snapshot(model, 3)
+        panel.check_read_optimized(model, 3)
+    write(4)
+    if shape.index == "simple":
+        assert java.cluster(order="ts")
+        panel.check_snapshot(model, 4)
+    write(5)
+    java.clean(retain=1)
+    panel.check_snapshot(model, 5)
+    write(6)
