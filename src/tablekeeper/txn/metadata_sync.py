@@ -12,7 +12,7 @@ its own files; readers and compactions merge them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tablekeeper.config.table_config import TableConfig
@@ -67,6 +67,7 @@ __all__ = [
     "change_of_clean",
     "change_of_commit",
     "plan_metadata_update",
+    "remove_metadata_update",
     "rollback_metadata_update",
     "write_metadata_update",
 ]
@@ -137,12 +138,13 @@ def write_metadata_update(
     indexes: MetadataIndexes,
     *,
     requested_at: RequestedTime,
-    completed_at: CompletionTime,
+    completed_at: Callable[[Timeline], CompletionTime],
     runtime: Runtime,
 ) -> None:
     """Commit `change` to the metadata table, replacing what an earlier attempt at the same action left.
 
-    The caller holds the table lock, and completes the action on the data table afterwards, later than `completed_at`.
+    `completed_at` gives a time later than every one on the metadata table's timeline, which it is handed. The caller
+    holds the table lock, and completes the action on the data table afterwards.
     """
     listings = _list_partitions(storage, indexes.updated, runtime=runtime)
     timeline = load_metadata_timeline(storage, config)
@@ -159,7 +161,7 @@ def write_metadata_update(
     stats = runtime.threads.map(write_log, plan.items())
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     content = encode_commit_metadata(CommitMetadata(Operation.UPSERT, tuple(stats), extra))
-    complete_instant(storage, own, inflight, completed_at=completed_at, content=content)
+    complete_instant(storage, own, inflight, completed_at=completed_at(timeline), content=content)
 
 
 def rollback_metadata_update(
@@ -170,25 +172,28 @@ def rollback_metadata_update(
     target: RequestedTime,
     deleted: Mapping[str, Iterable[str]],
     requested_at: RequestedTime,
-    completed_at: CompletionTime,
+    completed_at: Callable[[Timeline], CompletionTime],
     runtime: Runtime,
 ) -> None:
-    """Take the delta commit of the action `target` back; the action itself is still on the data table's timeline.
+    """Take the delta commit of the action `target` back, which is still on the data table's timeline.
 
-    If a compaction of the metadata table has merged it into a base file already (possible only for an action that
-    had completed), the files that the rollback deletes are taken back by a delta commit of the rollback itself.
+    Where a compaction of the metadata table has merged it into a base file (possible only if the action had
+    completed), the files that the rollback deletes are taken back by a delta commit of the rollback itself.
     """
-    partitions = [name for name in storage.list_directories(METADATA_DIRECTORY) if not name.startswith(".")]
-    listings = _list_partitions(storage, partitions, runtime=runtime)
-    timeline = load_metadata_timeline(storage, config)
-    absorbed = _is_compacted(listings.get(FILES, []), timeline, target)
-    if absorbed:
-        change = change_of_clean(deleted)
-        write_metadata_update(
-            storage, config, change, indexes, requested_at=requested_at, completed_at=completed_at, runtime=runtime
-        )
-    else:
+    listings, timeline = _load_state(storage, config, runtime=runtime)
+    if not _is_compacted(listings.get(FILES, []), timeline, target):
         _remove(storage, config, target, listings=listings.values(), timeline=timeline)
+        return
+    change = change_of_clean(deleted)
+    write_metadata_update(
+        storage, config, change, indexes, requested_at=requested_at, completed_at=completed_at, runtime=runtime
+    )
+
+
+def remove_metadata_update(storage: Storage, config: TableConfig, *, target: RequestedTime, runtime: Runtime) -> None:
+    """Remove the delta commit of an action that did not complete. The caller holds the table lock."""
+    listings, timeline = _load_state(storage, config, runtime=runtime)
+    _remove(storage, config, target, listings=listings.values(), timeline=timeline)
 
 
 def _file_records(change: MetadataChange) -> list[MetadataRecord]:
@@ -229,6 +234,14 @@ def _partition_records(change: MetadataChange, columns: Sequence[str]) -> Iterab
             if by_column.get(column):
                 merged = merge_column_ranges(by_column[column])
                 yield partition_stats_record(partition=partition, column_range=merged, is_tight=False)
+
+
+def _load_state(
+    storage: Storage, config: TableConfig, *, runtime: Runtime
+) -> tuple[dict[str, list[FileInfo]], Timeline]:
+    """All files of all metadata partitions, whether still in use or not, and the timeline."""
+    partitions = [name for name in storage.list_directories(METADATA_DIRECTORY) if not name.startswith(".")]
+    return _list_partitions(storage, partitions, runtime=runtime), load_metadata_timeline(storage, config)
 
 
 def _list_partitions(storage: Storage, partitions: Sequence[str], *, runtime: Runtime) -> dict[str, list[FileInfo]]:
