@@ -152,7 +152,7 @@ class HandWriter:
             change_of_commit(metadata, ranges=ranges),
             indexes,
             requested_at=requested_at,
-            completed_at=lambda timeline: CompletionTime(self.time()),
+            completed_at=CompletionTime(self.time()),
             runtime=SYSTEM_RUNTIME,
         )
 

@@ -12,7 +12,7 @@ its own files; readers and compactions merge them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tablekeeper.config.table_config import TableConfig
@@ -50,7 +50,15 @@ from tablekeeper.model import (
 )
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import FileInfo, Storage
-from tablekeeper.timeline import Timeline, complete_instant, create_requested, remove_instant_files, start_inflight
+from tablekeeper.timeline import (
+    Timeline,
+    complete_instant,
+    create_requested,
+    format_time,
+    parse_time,
+    remove_instant_files,
+    start_inflight,
+)
 from tablekeeper.timeline.metadata_layout import (
     COLUMN_STATS,
     FILES,
@@ -138,13 +146,13 @@ def write_metadata_update(
     indexes: MetadataIndexes,
     *,
     requested_at: RequestedTime,
-    completed_at: Callable[[Timeline], CompletionTime],
+    completed_at: CompletionTime,
     runtime: Runtime,
 ) -> None:
     """Commit `change` to the metadata table, replacing what an earlier attempt at the same action left.
 
-    `completed_at` gives a time later than every one on the metadata table's timeline, which it is handed. The caller
-    holds the table lock, and completes the action on the data table afterwards.
+    The caller holds the table lock, and completes the action on the data table afterwards. The delta commit completes at
+    `completed_at`, or just after the newest time on the metadata table's own timeline where clocks disagree.
     """
     listings = _list_partitions(storage, indexes.updated, runtime=runtime)
     timeline = load_metadata_timeline(storage, config)
@@ -161,7 +169,7 @@ def write_metadata_update(
     stats = runtime.threads.map(write_log, plan.items())
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     content = encode_commit_metadata(CommitMetadata(Operation.UPSERT, tuple(stats), extra))
-    complete_instant(storage, own, inflight, completed_at=completed_at(timeline), content=content)
+    complete_instant(storage, own, inflight, completed_at=_not_before(timeline, completed_at, config), content=content)
 
 
 def rollback_metadata_update(
@@ -172,7 +180,7 @@ def rollback_metadata_update(
     target: RequestedTime,
     deleted: Mapping[str, Iterable[str]],
     requested_at: RequestedTime,
-    completed_at: Callable[[Timeline], CompletionTime],
+    completed_at: CompletionTime,
     runtime: Runtime,
 ) -> None:
     """Take the delta commit of the action `target` back, which is still on the data table's timeline.
@@ -293,6 +301,14 @@ def _remove(
         earlier = [Instant(target, Action.DELTA_COMMIT, state) for state in (State.INFLIGHT, State.REQUESTED)]
         # From the latest state to the earliest: what is left at any moment is a state that can be rolled back.
         remove_instant_files(storage, metadata_config(config), *([instant] if instant.is_completed else []), *earlier)
+
+
+def _not_before(timeline: Timeline, wanted: CompletionTime, config: TableConfig) -> CompletionTime:
+    """Later than everything on the timeline, so that the log files lie on top of the newest base files."""
+    if timeline.newest_time < wanted.value:
+        return wanted
+    zone = config.time_zone
+    return CompletionTime(format_time(parse_time(timeline.newest_time, zone=zone) + 1, zone=zone))
 
 
 def _is_compacted(files: Sequence[FileInfo], timeline: Timeline, target: RequestedTime) -> bool:
