@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.table_properties import new_table_properties
-from tablekeeper.config.write_settings import IndexKind, WriteSettings
+from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.engine.protocol import Engine, Frame
-from tablekeeper.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
-from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
+from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.read.incremental import read_changes
 from tablekeeper.read.query import Query, load_query_snapshot, read_rows
-from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
-from tablekeeper.record.evolution import plan_evolution, storable_schema
+from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
-from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.times import commits_in_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
-from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.locks.choose import choose_lock
 from tablekeeper.txn.properties_file import create_properties, load_table_config
-from tablekeeper.write.context import WriteContext, staging_directory
 from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
+from tablekeeper.write.prepare import avro_schema_json, load_environment, prepare_write
 from tablekeeper.write.results import WriteResult
 
 __all__ = ["Table"]
@@ -88,14 +81,13 @@ class Table:
         stored = storable_schema(chosen.arrow_schema(schema))
         _refuse_missing_columns(stored, key=keys, partition_by=partitions, ordering=order)
         WriteSettings.from_options(given, key_fields=tuple(keys))
-        avro = arrow_to_avro_schema(stored, record_name=f"{name}_record", namespace=f"hoodie.{name}")
         properties = new_table_properties(
             name=name,
             table_type=table_type,
             keys=keys,
             partitions=partitions,
             ordering=order,
-            avro_schema=json.dumps(avro, separators=(",", ":")),
+            avro_schema=avro_schema_json(stored, table=name),
             options=given,
         )
         storage = open_storage(path, options=storage_options, runtime=runtime)
@@ -169,11 +161,7 @@ class Table:
         """Delete all rows of these partitions, given as partition paths (`city=sf`, or `sf`, as the table has them)."""
         if isinstance(partitions, str) or not partitions:
             raise InvalidRequestError("delete_partitions takes a list of partition paths, for example ['city=sf']")
-        environment = self._environment()
-        timeline = load_timeline(self._storage, environment.config)
-        schema = load_table_schema(self._storage, environment.config, timeline)
-        request = self._request(environment, Operation.DELETE_PARTITION, schema, extra={})
-        return delete_partitions(request, list(partitions))
+        return delete_partitions(self.load_write(Operation.DELETE_PARTITION, None), list(partitions))
 
     def read(
         self,
@@ -248,73 +236,11 @@ class Table:
         return execute_write(self.load_write(operation, self._engine.schema_of(source), extra=extra), source)
 
     def load_write(
-        self, operation: Operation, incoming: pa.Schema, *, extra: Mapping[str, str] | None = None
+        self, operation: Operation, incoming: pa.Schema | None, *, extra: Mapping[str, str] | None = None
     ) -> WriteRequest:
         """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""
-        environment = self._environment()
-        schema = self._checked_schema(environment, operation, incoming)
-        return self._request(environment, operation, schema, extra=dict(extra or {}))
-
-    def _checked_schema(self, environment: TableEnvironment, operation: Operation, incoming: pa.Schema) -> pa.Schema:
-        """The table's schema after the write; refuses rows that do not fit."""
-        config = environment.config
-        timeline = load_timeline(self._storage, config)
-        table = load_table_schema(self._storage, config, timeline)
-        needed = [*config.key_fields, *config.partition_columns]
-        missing = [name for name in needed if name.split(".")[0] not in incoming.names]
-        if missing:
-            raise InvalidRequestError(
-                f"the rows have no column {', '.join(missing)}, which table {config.name} needs for its keys and "
-                f"partitions. They have {', '.join(incoming.names)}."
-            )
-        if operation is Operation.DELETE:
-            return table
-        return plan_evolution(table, storable_schema(incoming)).schema
-
-    def _environment(self) -> TableEnvironment:
-        config = self.config
-        if config.version < 8:
-            raise UnsupportedFeatureError(
-                f"table {config.name} has version {config.version}, which is read-only here. Any write by Java Hudi 1.x "
-                "upgrades it to version 9."
-            )
-        if not config.has_meta_columns:
-            raise UnsupportedFeatureError(f"table {config.name} has no meta columns, and is read-only here")
-        if not config.key_fields:
-            raise UnsupportedFeatureError(f"table {config.name} has generated keys, and is read-only here")
-        given = self._options.given
-        settings = WriteSettings.from_options(self._options, key_fields=config.key_fields)
-        lock_settings = LockSettings.from_options(given)
-        return TableEnvironment(
-            storage=self._storage,
-            config=config,
-            lock=choose_lock(self._storage, options=lock_settings, runtime=self._runtime),
-            lock_settings=lock_settings,
-            heartbeat_settings=HeartbeatSettings.from_options(given),
-            conflict_settings=ConflictSettings.from_options(given),
-            runtime=self._runtime,
-            by_bucket=settings.index is IndexKind.BUCKET,
-        )
-
-    def _request(
-        self, environment: TableEnvironment, operation: Operation, schema: pa.Schema, *, extra: dict[str, str]
-    ) -> WriteRequest:
-        config = environment.config
-        avro = arrow_to_avro_schema(
-            with_meta_columns(schema), record_name=f"{config.name}_record", namespace=f"hoodie.{config.name}"
-        )
-        context = WriteContext(
-            store=StorageHandle(self._storage),
-            staging=staging_directory(self._runtime.ids.uuid()),
-            schema=schema,
-            avro_schema=json.dumps(avro, separators=(",", ":")),
-            key=key_spec(config),
-            partition=partition_spec(config),
-            rule=merge_rule(config),
-            settings=WriteSettings.from_options(self._options, key_fields=config.key_fields),
-            runtime=self._runtime,
-        )
-        return WriteRequest(environment, self._engine, context, operation, extra)
+        environment = load_environment(self._storage, self._options, runtime=self._runtime)
+        return prepare_write(environment, self._engine, self._options, operation, incoming=incoming, extra=extra or {})
 
     def load_query(
         self,

@@ -75,11 +75,12 @@ def commit_write(
     write: OpenWrite,
     metadata: CommitMetadata,
     *,
-    before_publish: Callable[[Timeline], None],
+    before_publish: Callable[[CompletionTime], None],
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
-    `before_publish` runs under the lock on the timeline just loaded; it is where the metadata table is written.
+    `before_publish` runs under the lock with a completion time that is earlier than this write's own; it is where
+    the metadata table is written.
     """
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
@@ -91,8 +92,9 @@ def commit_write(
             )
         write.heartbeat.check()
         _refuse_conflict(environment, write, metadata, timeline)
-        before_publish(timeline)
-        completed_at = CompletionTime(next_time(environment, timeline))
+        first = next_time(environment, timeline)
+        before_publish(CompletionTime(first))
+        completed_at = CompletionTime(next_time(environment, timeline, after=first))
         write.heartbeat.check()
         lease.check()
         instant = complete_instant(

@@ -35,14 +35,16 @@ class TableEnvironment:
         return self.lock.acquire(timeout_s=self.lock_settings.acquire_timeout_s)
 
 
-def next_time(environment: TableEnvironment, timeline: Timeline) -> str:
+def next_time(environment: TableEnvironment, timeline: Timeline, *, after: str = "") -> str:
     """A time that no action of the table has yet: now, or just after the newest one where clocks disagree.
+
+    It is also later than `after`, where that is given.
 
     Only to be called under the lock, with a timeline that was loaded under it.
     """
     zone = environment.config.time_zone
     now_ms = environment.runtime.clock.now_ms()
-    newest = timeline.newest_time
+    newest = max(timeline.newest_time, after)
     if newest:
         now_ms = max(now_ms, parse_time(newest, zone=zone) + 1)
     return format_time(now_ms, zone=zone)

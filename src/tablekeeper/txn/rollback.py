@@ -53,7 +53,7 @@ class RolledBack:
     files: tuple[str, ...]
 
 
-BeforeRollback = Callable[[RolledBack, Timeline], None]
+BeforeRollback = Callable[[RolledBack, CompletionTime], None]
 """Runs under the lock before a rollback completes: where the metadata table is brought up to date."""
 
 
@@ -118,14 +118,15 @@ def rollback_instant(
         timeline = load_timeline(storage, config)
         mine = timeline.find(rollback.requested_at)
         if mine is not None and mine.is_pending:
-            before_publish(outcome, timeline)
+            first = next_time(environment, timeline)
+            before_publish(outcome, CompletionTime(first))
             duration_ms = environment.runtime.clock.now_ms() - started_ms
             lease.check()
             complete_instant(
                 storage,
                 config,
                 rollback,
-                completed_at=CompletionTime(next_time(environment, timeline)),
+                completed_at=CompletionTime(next_time(environment, timeline, after=first)),
                 content=encode_rollback_metadata(_metadata(environment, rollback, duration_ms, target, markers)),
             )
         _remove_target(environment, target)

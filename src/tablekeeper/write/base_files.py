@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from tablekeeper.format.base_file import encode_base_name, encode_footer
 from tablekeeper.format.bloom import BloomFilterBuilder
 from tablekeeper.format.column_stats import column_ranges_from_parquet
+from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import FileGroupId, WriteStat, join_path
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.txn.markers import MarkerKind, create_marker
@@ -159,7 +160,7 @@ class BaseFileWriter:
         zeros = pa.array(np.zeros(rows.num_rows, dtype=np.int32))
         return pa.DictionaryArray.from_arrays(zeros, pa.array([value]))
 
-    def _column_ranges(self) -> tuple[object, ...]:
+    def _column_ranges(self) -> tuple[ColumnRange, ...]:
         """Ranges that the footer tells; the metadata table's writer looks the others up in the file."""
         if not self._context.stats_columns:
             return ()

@@ -19,7 +19,8 @@ __all__ = ["WriteContext", "staging_directory"]
 
 @dataclass(frozen=True)
 class WriteContext:
-    """One write. `schema` is the table's without meta columns, `avro_schema` the same with them, as JSON.
+    """One write. `schema` is the table's without meta columns, `table_schema` the same as Avro JSON, as commits
+    record it, and `avro_schema` the one with meta columns that files carry.
 
     `staging` is the write's staging directory. `instant` is empty while rows are staged: the write is put on
     the timeline only once its rows are known to be good. `stats_columns` are the columns whose ranges the
@@ -30,6 +31,7 @@ class WriteContext:
     staging: str
     schema: pa.Schema
     avro_schema: str
+    table_schema: str
     key: KeySpec
     partition: PartitionSpec
     rule: MergeRule

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.format.avro_arrow import arrow_to_avro_schema
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
-from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, WriteStat, join_path
-from tablekeeper.timeline import Timeline
+from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, WriteStat, join_path
 from tablekeeper.txn.commit import OpenWrite, commit_write
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
-from tablekeeper.txn.rollback import RolledBack
+from tablekeeper.txn.metadata_step import MetadataPolicy, sync_commit, sync_rollback
+from tablekeeper.txn.rollback import BeforeRollback, RolledBack
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WriteResult, WrittenFile
 
-__all__ = ["finish_write", "metadata_rollback", "table_schema_json"]
+__all__ = ["finish_write", "metadata_rollback"]
 
 
 def finish_write(
@@ -30,6 +28,7 @@ def finish_write(
     replaced: Sequence[FileSlice] | None,
     extra: dict[str, str],
     engine: Engine,
+    policy: MetadataPolicy,
 ) -> WriteResult:
     """Complete the write. `replaced` slices are hidden from the commit on; None if this is no replace commit."""
     stats = tuple(file.stat for file in files)
@@ -39,10 +38,24 @@ def finish_write(
     metadata = CommitMetadata(
         operation=write.operation,
         stats=stats,
-        extra={**extra, SCHEMA_KEY: table_schema_json(environment, context)},
+        extra={**extra, SCHEMA_KEY: context.table_schema},
         replaced=_by_partition(replaced) if replaced is not None else None,
     )
-    committed = commit_write(environment, write, metadata, before_publish=lambda timeline: None)
+    notes: list[str] = []
+
+    def sync_metadata_table(completed_at: CompletionTime) -> None:
+        notes.extend(
+            sync_commit(
+                environment,
+                policy,
+                metadata,
+                known_ranges={file.stat.path: file.column_ranges for file in files},
+                requested_at=write.inflight.requested_at,
+                completed_at=completed_at,
+            )
+        )
+
+    committed = commit_write(environment, write, metadata, before_publish=sync_metadata_table)
     return WriteResult(
         operation=write.operation.value.lower(),
         instant=committed.instant.requested_at,
@@ -54,21 +67,23 @@ def finish_write(
         partitions=tuple(sorted(metadata.partitions)),
         bytes_written=sum(stat.size for stat in stats),
         lock_held_s=committed.lock_held_s,
+        notes=tuple(notes),
     )
 
 
-def metadata_rollback(environment: TableEnvironment) -> Callable[[RolledBack, Timeline], None]:
+def metadata_rollback(environment: TableEnvironment) -> BeforeRollback:
     """What a rollback does to the metadata table before it completes."""
-    return lambda rolled_back, timeline: None
 
+    def sync_metadata_table(rolled_back: RolledBack, completed_at: CompletionTime) -> None:
+        sync_rollback(
+            environment,
+            target=rolled_back.instant.requested_at,
+            deleted=rolled_back.files,
+            requested_at=rolled_back.rollback.requested_at,
+            completed_at=completed_at,
+        )
 
-def table_schema_json(environment: TableEnvironment, context: WriteContext) -> str:
-    """The schema without meta columns, as commits record it."""
-    name = environment.config.name
-    return json.dumps(
-        arrow_to_avro_schema(context.schema, record_name=f"{name}_record", namespace=f"hoodie.{name}"),
-        separators=(",", ":"),
-    )
+    return sync_metadata_table
 
 
 def _by_partition(slices: Sequence[FileSlice]) -> dict[str, tuple[str, ...]]:

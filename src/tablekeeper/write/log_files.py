@@ -13,6 +13,7 @@ from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_data import encode_parquet_block_content
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.log_names import encode_log_name
+from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import FileSlice, WriteStat, join_path
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
@@ -62,7 +63,7 @@ def write_log_file(
         log_version=_FIRST_VERSION,
         base_file=file_slice.base.name if file_slice.base is not None else "",
     )
-    ranges: tuple[object, ...] = ()
+    ranges: tuple[ColumnRange, ...] = ()
     if context.stats_columns and rows is not None:
         ranges = tuple(column_ranges_from_table(rows, columns=context.stats_columns).values())
     return WrittenFile(stat, ranges)

@@ -21,6 +21,7 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_snapshot
 from tablekeeper.txn.commit import OpenWrite, begin_write
 from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_write
 from tablekeeper.write.bulk import write_new_files
 from tablekeeper.write.context import WriteContext
@@ -46,6 +47,7 @@ class WriteRequest:
     context: WriteContext
     operation: Operation
     extra: dict[str, str]
+    policy: MetadataPolicy
 
     @property
     def runtime(self) -> Runtime:
@@ -215,6 +217,7 @@ def _finish(
         replaced=replaced,
         extra=request.extra,
         engine=request.engine,
+        policy=request.policy,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import CompletionTime, RequestedTime, WriteStat
 
 __all__ = ["WriteResult", "WrittenFile"]
@@ -14,7 +15,7 @@ class WrittenFile:
     """A file that a task wrote, with the ranges of the columns that the metadata table wants."""
 
     stat: WriteStat
-    column_ranges: tuple[object, ...] = ()
+    column_ranges: tuple[ColumnRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,122 @@
+"""The part of a commit that concerns the metadata table: switch off what cannot be kept, write what can.
+
+Runs under the table lock, on properties read anew: another writer may have built or dropped indexes since this
+write began. Indexes are switched off in the properties before the commit that they would miss completes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.config.table_properties import METADATA_INFLIGHT_KEY, METADATA_PARTITIONS_KEY
+from tablekeeper.format.metadata_records import ColumnRange
+from tablekeeper.model import CommitMetadata, CompletionTime, RequestedTime
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.metadata_indexes import (
+    MetadataIndexes,
+    delete_metadata_table,
+    drop_metadata_indexes,
+    load_metadata_indexes,
+)
+from tablekeeper.txn.metadata_ranges import load_missing_ranges
+from tablekeeper.txn.metadata_sync import change_of_commit, rollback_metadata_update, write_metadata_update
+from tablekeeper.txn.properties_file import change_properties, load_table_config
+
+__all__ = ["MetadataPolicy", "sync_commit", "sync_rollback"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataPolicy:
+    """What this write wants of the metadata table: kept or off, and whether its statistics can follow the schema."""
+
+    is_enabled: bool = True
+    outdates_statistics: bool = False
+
+
+def sync_commit(
+    environment: TableEnvironment,
+    policy: MetadataPolicy,
+    metadata: CommitMetadata,
+    *,
+    known_ranges: Mapping[str, Sequence[ColumnRange]],
+    requested_at: RequestedTime,
+    completed_at: CompletionTime,
+) -> tuple[str, ...]:
+    """Bring the metadata table up to date with a commit. Returns what the caller should be told."""
+    config = load_table_config(environment.storage)
+    if not config.metadata_partitions and not config.metadata_partitions_inflight:
+        return ()
+    if not policy.is_enabled:
+        return _switch_off(environment, config)
+    indexes = load_metadata_indexes(environment.storage, config, outdated_statistics=policy.outdates_statistics)
+    notes = _drop_unmaintained(environment, config, indexes)
+    if not indexes.updated:
+        return notes
+    ranges: Mapping[str, Sequence[ColumnRange]] = {}
+    if indexes.has_statistics:
+        ranges = load_missing_ranges(
+            environment.storage,
+            metadata.stats,
+            known=known_ranges,
+            columns=indexes.columns,
+            runtime=environment.runtime,
+        )
+    write_metadata_update(
+        environment.storage,
+        config,
+        change_of_commit(metadata, ranges=ranges),
+        indexes,
+        requested_at=requested_at,
+        completed_at=completed_at,
+        runtime=environment.runtime,
+    )
+    return notes
+
+
+def sync_rollback(
+    environment: TableEnvironment,
+    *,
+    target: RequestedTime,
+    deleted: Iterable[str],
+    requested_at: RequestedTime,
+    completed_at: CompletionTime,
+) -> None:
+    """Take back what a commit that is being rolled back wrote to the metadata table. `deleted` are file paths."""
+    config = load_table_config(environment.storage)
+    if not config.has_metadata_table:
+        return
+    by_partition: dict[str, list[str]] = {}
+    for path in deleted:
+        partition, _, name = path.rpartition("/")
+        by_partition.setdefault(partition, []).append(name)
+    rollback_metadata_update(
+        environment.storage,
+        config,
+        load_metadata_indexes(environment.storage, config),
+        target=target,
+        deleted=by_partition,
+        requested_at=requested_at,
+        completed_at=completed_at,
+        runtime=environment.runtime,
+    )
+
+
+def _switch_off(environment: TableEnvironment, config: TableConfig) -> tuple[str, ...]:
+    change_properties(environment.storage, {METADATA_PARTITIONS_KEY: "", METADATA_INFLIGHT_KEY: ""})
+    delete_metadata_table(environment.storage)
+    return (f"the metadata table ({', '.join(config.metadata_partitions)}) was switched off, as asked",)
+
+
+def _drop_unmaintained(environment: TableEnvironment, config: TableConfig, indexes: MetadataIndexes) -> tuple[str, ...]:
+    if not indexes.dropped:
+        return ()
+    building = [name for name in config.metadata_partitions_inflight if name not in indexes.dropped]
+    change_properties(
+        environment.storage,
+        {METADATA_PARTITIONS_KEY: ",".join(indexes.listed), METADATA_INFLIGHT_KEY: ",".join(building)},
+    )
+    drop_metadata_indexes(environment.storage, indexes)
+    names = ", ".join(indexes.dropped)
+    return (f"the metadata indexes {names} were switched off: this write would have left them wrong",)

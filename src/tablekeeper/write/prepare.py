@@ -1,0 +1,127 @@
+"""Before a write: is the table one that can be written, do the rows fit it, and what do the kernels need to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
+from tablekeeper.config.options import Options
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.config.write_settings import IndexKind, WriteSettings
+from tablekeeper.engine.protocol import Engine
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
+from tablekeeper.model import Operation
+from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
+from tablekeeper.record.evolution import plan_evolution, storable_schema
+from tablekeeper.runtime import Runtime
+from tablekeeper.snapshot.schema import load_table_schema
+from tablekeeper.storage import Storage
+from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.locks.choose import choose_lock
+from tablekeeper.txn.metadata_indexes import load_metadata_indexes, statistics_outdate
+from tablekeeper.txn.metadata_step import MetadataPolicy
+from tablekeeper.txn.properties_file import load_table_config
+from tablekeeper.write.context import WriteContext, staging_directory
+from tablekeeper.write.operation import WriteRequest
+
+__all__ = ["avro_schema_json", "load_environment", "prepare_write"]
+
+_OLDEST_WRITABLE_VERSION = 8
+
+
+def load_environment(storage: Storage, options: Options, *, runtime: Runtime) -> TableEnvironment:
+    """What transactions on the table work with; refuses tables that are read-only here."""
+    config = load_table_config(storage)
+    _refuse_read_only(config)
+    settings = WriteSettings.from_options(options, key_fields=config.key_fields)
+    lock_settings = LockSettings.from_options(options.given)
+    return TableEnvironment(
+        storage=storage,
+        config=config,
+        lock=choose_lock(storage, options=lock_settings, runtime=runtime),
+        lock_settings=lock_settings,
+        heartbeat_settings=HeartbeatSettings.from_options(options.given),
+        conflict_settings=ConflictSettings.from_options(options.given),
+        runtime=runtime,
+        by_bucket=settings.index is IndexKind.BUCKET,
+    )
+
+
+def prepare_write(
+    environment: TableEnvironment,
+    engine: Engine,
+    options: Options,
+    operation: Operation,
+    *,
+    incoming: pa.Schema | None,
+    extra: Mapping[str, str],
+) -> WriteRequest:
+    """A checked write of rows with the schema `incoming` (None if the operation brings no rows), not begun yet."""
+    config, storage = environment.config, environment.storage
+    table_schema = load_table_schema(storage, config, load_timeline(storage, config))
+    schema = table_schema
+    if incoming is not None:
+        _refuse_missing_columns(config, incoming)
+        if operation is not Operation.DELETE:
+            schema = plan_evolution(table_schema, storable_schema(incoming)).schema
+    policy = MetadataPolicy(
+        is_enabled=options.flag("hoodie.metadata.enable"),
+        outdates_statistics=statistics_outdate(before=table_schema, after=schema),
+    )
+    indexes = load_metadata_indexes(storage, config, outdated_statistics=policy.outdates_statistics)
+    context = WriteContext(
+        store=StorageHandle(storage),
+        staging=staging_directory(environment.runtime.ids.uuid()),
+        schema=schema,
+        avro_schema=avro_schema_json(with_meta_columns(schema), table=config.name),
+        table_schema=avro_schema_json(schema, table=config.name),
+        key=key_spec(config),
+        partition=partition_spec(config),
+        rule=merge_rule(config),
+        settings=WriteSettings.from_options(options, key_fields=config.key_fields),
+        stats_columns=indexes.columns if policy.is_enabled else (),
+        runtime=environment.runtime,
+    )
+    return WriteRequest(environment, engine, context, operation, dict(extra), policy)
+
+
+def avro_schema_json(schema: pa.Schema, *, table: str) -> str:
+    """The Avro form of a schema under the names that Hudi gives to a table's record."""
+    avro = arrow_to_avro_schema(schema, record_name=f"{table}_record", namespace=f"hoodie.{table}")
+    return json.dumps(avro, separators=(",", ":"))
+
+
+def _refuse_read_only(config: TableConfig) -> None:
+    if config.version < _OLDEST_WRITABLE_VERSION:
+        raise UnsupportedFeatureError(
+            f"table {config.name} has version {config.version}, which is read-only here. Any write by Java Hudi 1.x "
+            "upgrades it to version 9."
+        )
+    if not config.has_meta_columns:
+        raise UnsupportedFeatureError(
+            f"table {config.name} has no meta columns, and is read-only here. Write it in Java."
+        )
+    if not config.key_fields:
+        raise UnsupportedFeatureError(
+            f"table {config.name} has generated keys, and is read-only here. Write it in Java."
+        )
+    if config.drops_partition_columns:
+        raise UnsupportedFeatureError(
+            f"table {config.name} leaves its partition columns out of the files, and is read-only here. Write it in Java."
+        )
+
+
+def _refuse_missing_columns(config: TableConfig, incoming: pa.Schema) -> None:
+    needed = [*config.key_fields, *config.partition_columns]
+    missing = [name for name in needed if name.split(".")[0] not in incoming.names]
+    if missing:
+        raise InvalidRequestError(
+            f"the rows have no column {', '.join(missing)}, which table {config.name} needs for its keys and "
+            f"partitions. They have {', '.join(incoming.names)}."
+        )
