@@ -87,11 +87,11 @@ def plan_metadata_indexes(
         )
     known = {} if definitions is None else decode_index_definitions(definitions, file=INDEX_DEFINITIONS_PATH)
     stats = known.get(COLUMN_STATS)
+    present = (*named, *building)
     keeps_stats = (
-        stats is not None and stats.version == _INDEX_VERSION and COLUMN_STATS in named and not outdated_statistics
+        stats is not None and stats.version == _INDEX_VERSION and COLUMN_STATS in present and not outdated_statistics
     )
     kept = _MAINTAINED if keeps_stats else (FILES,)
-    present = (*named, *building)
     dropped = tuple(name for name in dict.fromkeys(present) if name not in kept)
     remaining = definitions
     if definitions is not None and any(name in known for name in dropped):

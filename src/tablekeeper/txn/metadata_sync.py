@@ -21,7 +21,7 @@ from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.column_stats import deleted_column_range, merge_column_ranges
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.log_names import decode_log_name, encode_log_name
-from tablekeeper.format.metadata_log import encode_metadata_log
+from tablekeeper.format.metadata_log import decode_metadata_base_name, encode_metadata_log
 from tablekeeper.format.metadata_records import (
     ColumnRange,
     ColumnStatsRecord,
@@ -151,13 +151,13 @@ def write_metadata_update(
 ) -> None:
     """Commit `change` to the metadata table, replacing what an earlier attempt at the same action left.
 
-    The caller holds the table lock, and completes the action on the data table afterwards. The delta commit completes at
-    `completed_at`, or just after the newest time on the metadata table's own timeline where clocks disagree.
+    The caller holds the table lock, and completes the action on the data table afterwards. The delta commit completes
+    at `completed_at`, or just after the newest time on the metadata table's own timeline where clocks disagree.
     """
     listings = _list_partitions(storage, indexes.updated, runtime=runtime)
     timeline = load_metadata_timeline(storage, config)
     _remove(storage, config, requested_at, listings=listings.values(), timeline=timeline)
-    groups = {partition: _file_ids(files, timeline) for partition, files in listings.items()}
+    groups = {partition: _file_ids(files) for partition, files in listings.items()}
     plan = plan_metadata_update(change, indexes, groups=groups)
     own = metadata_config(config)
     requested = create_requested(storage, own, requested_at=requested_at, action=Action.DELTA_COMMIT)
@@ -257,9 +257,11 @@ def _list_partitions(storage: Storage, partitions: Sequence[str], *, runtime: Ru
     return dict(zip(partitions, runtime.threads.map(storage.list_files, directories), strict=True))
 
 
-def _file_ids(files: Iterable[FileInfo], timeline: Timeline) -> tuple[str, ...]:
-    slices = plan_metadata_slices(files, metadata_timeline=timeline, data_timeline=Timeline())
-    return tuple(each.file_id for each in slices)
+def _file_ids(files: Iterable[FileInfo]) -> tuple[str, ...]:
+    """The file groups of a metadata partition: made at its beginning, before any commit to it completes, and fixed."""
+    bases = {decode_metadata_base_name(file.name) for file in files}
+    logs = {decode_log_name(file.name) for file in files}
+    return tuple(sorted({name.file_id for name in (*bases, *logs) if name is not None}))
 
 
 def _write_log(
