@@ -25,7 +25,7 @@ from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 
-__all__ = ["BlockVisibility", "load_changes", "load_log_keys"]
+__all__ = ["EVERY_BLOCK", "BlockVisibility", "load_changes", "load_log_keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,10 @@ class BlockVisibility:
         if self.completed is None or instant in self.completed:
             return True
         return self.archived_before is not None and RequestedTime(instant) < RequestedTime(self.archived_before)
+
+
+EVERY_BLOCK = BlockVisibility()
+"""Nothing is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,8 @@ def _with_compacted_blocks(blocks: list[_PlacedBlock]) -> list[_PlacedBlock]:
 def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
     if placed.block.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
         raise UnsupportedFeatureError(
-            f"{placed.file} holds partial updates, which this version does not merge. Compact the table with Java Hudi first."
+            f"{placed.file} holds partial updates, which this version does not merge. "
+            "Compact the table with Java Hudi first."
         )
     decode = _DECODERS.get(placed.block.type)
     if decode is None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import BaseFile, FileSlice
-from tablekeeper.read.log_changes import BlockVisibility, load_changes
+from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, load_changes
 from tablekeeper.read.statistics import row_group_ranges
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
@@ -23,7 +23,7 @@ from tablekeeper.record.merge import KEY_COLUMN, MergeRule, collapse
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.storage.handle import StorageHandle
 
-__all__ = ["SliceTask", "open_base_file", "read_slice"]
+__all__ = ["SliceTask", "open_base_file", "read_row_group", "read_slice"]
 
 _COMMIT_TIME = "_hoodie_commit_time"
 _MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
@@ -43,7 +43,7 @@ class SliceTask:
     output: pa.Schema
     rule: MergeRule
     key: KeySpec
-    visibility: BlockVisibility = BlockVisibility()
+    visibility: BlockVisibility = EVERY_BLOCK
     predicate: Predicate | None = None
     commit_times: frozenset[str] | None = None
     constants: Mapping[str, str | None] | None = None
@@ -78,6 +78,14 @@ def open_base_file(store: StorageHandle, base: BaseFile) -> pq.ParquetFile:
         raise CorruptTableError(file=base.path, reason=f"not a readable Parquet file ({error})") from error
 
 
+def read_row_group(opened: pq.ParquetFile, number: int, *, columns: list[str], file: str) -> pa.Table:
+    """Columns of one row group of the base file `file`; damage is reported with the file's name."""
+    try:
+        return opened.read_row_group(number, columns=columns, use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptTableError(file=file, reason=f"row group {number} does not decode ({error})") from error
+
+
 def _needed_schema(task: SliceTask) -> pa.Schema:
     """Output columns and those that merging and filtering look at, in the order of the table."""
     names = set(task.output.names)
@@ -104,17 +112,10 @@ def _base_rows(task: SliceTask, base: BaseFile, needed: pa.Schema) -> Iterator[p
                 ranges = row_group_ranges(file.metadata, group, needed)
                 if not task.predicate.may_match(ranges):
                     continue
-            rows = _read_group(file, group, columns, base)
+            rows = read_row_group(file, group, columns=columns, file=base.path)
             yield conform(_with_extra_columns(task, rows, needed), needed)
     finally:
         file.close()
-
-
-def _read_group(file: pq.ParquetFile, group: int, columns: list[str], base: BaseFile) -> pa.Table:
-    try:
-        return file.read_row_group(group, columns=columns, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptTableError(file=base.path, reason=f"row group {group} does not decode ({error})") from error
 
 
 def _with_extra_columns(task: SliceTask, rows: pa.Table, needed: pa.Schema) -> pa.Table:

@@ -15,7 +15,7 @@ __all__ = ["archived_completions", "load_history"]
 
 
 def load_history(storage: Storage, config: TableConfig) -> list[ArchivedInstant]:
-    """All archived instants by requested time; none where the table has no LSM history (version 6, or a young table)."""
+    """All archived instants by requested time; none where there is no LSM history (version 6, or a young table)."""
     if config.version < 8:
         return []
     manifest = _newest_manifest(storage, config.history_directory)

@@ -42,7 +42,8 @@ def complete_instant(
     """
     if storage.stat(instant_path(config, inflight)) is None:
         raise FencedError(
-            f"instant {inflight} is gone from the timeline: another process rolled it back. Nothing was committed; retry."
+            f"instant {inflight} is gone from the timeline: another process rolled it back. "
+            "Nothing was committed; retry."
         )
     completed = Instant(inflight.requested_at, inflight.action.completed_as, State.COMPLETED, completed_at)
     path = instant_path(config, completed)
@@ -73,6 +74,7 @@ def _landed_after_all(storage: Storage, path: str, content: bytes, *, cause: Sto
         raise cause from None
     except StorageError as error:
         raise CommitOutcomeUnknownError(
-            f"the store failed while {instant} was being completed ({error}); reload the table to see whether it landed",
+            f"the store failed while {instant} was being completed ({error}); reload the table to see whether "
+            "it landed",
             instant=instant.requested_at.value,
         ) from cause

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tablekeeper.read.slice_rows import open_base_file
+from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
 from tablekeeper.write.base_files import BaseFileWriter
@@ -31,7 +31,10 @@ _REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 
 @dataclass(frozen=True, slots=True)
 class GroupTask:
-    """Write one file group. `combines` drops duplicate keys from the rows; `deletes_keys` takes rows as keys to delete."""
+    """Write one file group.
+
+    `combines` drops duplicate keys from the rows; `deletes_keys` takes rows as keys to delete.
+    """
 
     context: WriteContext
     work: GroupWork
@@ -43,11 +46,13 @@ class GroupTask:
 def write_group(task: GroupTask) -> WrittenFile | None:
     """Kernel: do the work of one file group; None if nothing was left to write."""
     rows = _load_rows(task)
-    if task.work.kind is WorkKind.APPEND:
-        return _append(task, rows)
-    if task.work.kind is WorkKind.MERGE:
-        return _merge(task, rows)
-    return _create(task, rows)
+    match task.work.kind:
+        case WorkKind.APPEND:
+            return _append(task, rows)
+        case WorkKind.MERGE | WorkKind.EXTEND:
+            return _rewrite(task, rows)
+        case WorkKind.CREATE:
+            return _create(task, rows)
 
 
 def _load_rows(task: GroupTask) -> pa.Table:
@@ -75,7 +80,7 @@ def _winners(task: GroupTask, rows: pa.Table) -> Winners:
 
 def _create(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
     context, group = task.context, task.work.group
-    fresh = _winners(task, rows).unseen() if task.combines else _without_deleted(rows)
+    fresh = _fresh_rows(task, rows)
     if fresh.num_rows == 0:
         return None
     with BaseFileWriter(context, group, task=task.number) as writer:
@@ -83,12 +88,17 @@ def _create(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
         return writer.close(inserts=fresh.num_rows, updates=0, deletes=0)
 
 
-def _merge(task: GroupTask, rows: pa.Table) -> WrittenFile:
+def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
     context, group = task.context, task.work.group
     file_slice = task.work.file_slice
     assert file_slice is not None
     assert file_slice.base is not None
     schema = pa.schema([field for field in context.file_schema if field.name not in _REWRITTEN_COLUMNS])
+    if task.work.kind is WorkKind.EXTEND:
+        winners = collapse([], context.rule, schema=schema)
+        added = stamp_rows(context, _fresh_rows(task, rows), task=task.number, first_row=0)
+    else:
+        winners, added = _stamped_winners(task, rows), None
     base = open_base_file(context.store, file_slice.base)
     with (
         base,
@@ -100,12 +110,11 @@ def _merge(task: GroupTask, rows: pa.Table) -> WrittenFile:
             expected_rows=base.metadata.num_rows + rows.num_rows,
         ) as writer,
     ):
-        winners = _stamped_winners(task, rows)
         columns = [name for name in base.schema_arrow.names if name not in _REWRITTEN_COLUMNS]
         for number in range(base.num_row_groups):
-            base_rows = base.read_row_group(number, columns=columns, use_threads=False)
+            base_rows = read_row_group(base, number, columns=columns, file=file_slice.base.path)
             writer.write(winners.apply(conform(base_rows, schema)))
-        fresh = winners.unseen()
+        fresh = winners.unseen() if added is None else added
         writer.write(conform(fresh, schema))
         return writer.close(
             inserts=fresh.num_rows,
@@ -127,6 +136,11 @@ def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
         return None
     stamped = stamp_log_rows(context, latest, group=file_slice.group, task=task.number)
     return write_log_file(context, file_slice, name=name, rows=stamped, deletes=None)
+
+
+def _fresh_rows(task: GroupTask, rows: pa.Table) -> pa.Table:
+    """The rows to add where no older version matters: without those that delete, and one for each key if wanted."""
+    return _winners(task, rows).unseen() if task.combines else _without_deleted(rows)
 
 
 def _stamped_winners(task: GroupTask, rows: pa.Table) -> Winners:

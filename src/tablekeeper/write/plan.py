@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +28,15 @@ _COMPRESSION_GUESS = 0.4
 
 
 class WorkKind(enum.Enum):
-    """What is done to a file group: a new base file from nothing, a rewritten one, or a log file on top."""
+    """What is done to a file group.
+
+    A new base file from nothing, a rewritten one with the changes merged in, a rewritten one with rows added as
+    they are (nobody looked whether their keys are there: inserts), or a log file on top.
+    """
 
     CREATE = "create"
     MERGE = "merge"
+    EXTEND = "extend"
     APPEND = "append"
 
 
@@ -66,7 +72,10 @@ class GroupWork:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
-    """Everything known about one partition of a write: its staged rows, its slices, and which rows they hold."""
+    """Everything known about one partition of a write: its staged rows, its slices, and which rows they hold.
+
+    A slice whose keys were looked up has an entry in `tagged`, whether or not any were found.
+    """
 
     partition: str
     staged: tuple[StagedBatch, ...]
@@ -102,10 +111,13 @@ def plan_partition(
     else:
         merged = set()
     by_group = {s.group: s for s in rows.slices}
+    looked_up = {t.group for t in rows.tagged}
     work = []
     for group, parts in sources.items():
         # A small base file that takes new rows is rewritten, and its updates go with it, also in a MOR table.
-        kind = WorkKind.APPEND if is_mor and group not in merged else WorkKind.MERGE
+        kind = WorkKind.MERGE if group in looked_up else WorkKind.EXTEND
+        if is_mor and group not in merged:
+            kind = WorkKind.APPEND
         work.append(GroupWork(kind, group, by_group[group], tuple(parts)))
     return work + new_work
 
@@ -179,7 +191,7 @@ def _split(rows: PartitionRows, fresh: npt.NDArray[np.bool_], targets: Sequence[
     cuts = [0, *(int(end * HASH_SPACE // ends[-1]) for end in ends)]
     first_row = np.cumsum([0, *(batch.rows for batch in rows.staged)])
     sources = []
-    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, end in pairwise(cuts):
         hashes = HashRange(start, end)
         chosen = [i for i, batch in enumerate(rows.staged) if hashes.meets(batch)]
         masks = [fresh[first_row[i] : first_row[i + 1]] for i in chosen]

@@ -20,6 +20,7 @@ from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.hashing import bucket_of_values, java_string_hash
 from tablekeeper.model import join_path
+from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import bucket_field_values, record_keys
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.partition_paths import partition_paths
@@ -67,12 +68,14 @@ def stage_rows(context: WriteContext, part: int, batches: Iterator[pa.RecordBatc
 def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
     """Source kernel: park record keys only, for deletes. Rows need the key and partition columns and no more."""
 
+    # In the table's own types first: the text of a key depends on its type (1 and 1.0).
+    schema = _key_schema(context)
+    kept = context.settings.bucket_fields if context.settings.index is IndexKind.BUCKET else ()
+
     def keyed(batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
-        keys = pa.table({KEY_COLUMN: record_keys(batch, context.key)})
-        fields = [name for name in context.settings.bucket_fields if name in batch.schema.names]
-        for name in fields:
-            keys = keys.append_column(name, batch.column(name))
-        return keys, partition_paths(batch, context.partition)
+        rows = pa.Table.from_batches([conform(batch, schema)])
+        keys = rows.select([name for name in schema.names if name in kept])
+        return keys.append_column(KEY_COLUMN, record_keys(rows, context.key)), partition_paths(rows, context.partition)
 
     return _Stager(context, part).stage(keyed(batch) for batch in batches if batch.num_rows)
 
@@ -117,13 +120,15 @@ class _Stager:
         first = next(keyed, None)
         if first is None:
             return []
-        with self._context.store.storage.open_output(self._file) as sink:
-            with pa.ipc.new_file(sink, first[0].schema, options=self._write_options()) as writer:
-                self._writer = writer
-                self._add(*first)
-                for rows, paths in keyed:
-                    self._add(rows, paths)
-                self._flush()
+        with (
+            self._context.store.storage.open_output(self._file) as sink,
+            pa.ipc.new_file(sink, first[0].schema, options=self._write_options()) as writer,
+        ):
+            self._writer = writer
+            self._add(*first)
+            for rows, paths in keyed:
+                self._add(rows, paths)
+            self._flush()
         return self._staged
 
     def _write_options(self) -> pa.ipc.IpcWriteOptions:
@@ -157,7 +162,7 @@ class _Stager:
         self._rows, self._groups, self._bytes = [], [], 0
 
     def _lanes(self, groups: npt.NDArray[np.int64]) -> int:
-        """Into how many ranges of key hashes each group is cut, so that no task has to read much more than its share."""
+        """Into how many ranges of key hashes each group is cut: no task has to read much more than its share."""
         if self._context.settings.index is IndexKind.BUCKET:
             return 1
         rows_a_group = len(groups) / max(1, len(self._partitions))
@@ -181,6 +186,13 @@ class _Stager:
                     hash_to=-(-(lane + 1) * HASH_SPACE // lanes),
                 )
             )
+
+
+def _key_schema(context: WriteContext) -> pa.Schema:
+    """The columns of the table that keys and partition paths are made of."""
+    paths = [*context.key.fields, *(field.name for field in context.partition.fields)]
+    names = {path if path in context.schema.names else path.split(".")[0] for path in paths}
+    return pa.schema([field for field in context.schema if field.name in names])
 
 
 def refuse_too_many_partitions(count: int, context: WriteContext) -> None:

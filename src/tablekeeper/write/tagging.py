@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import FileGroupId, FileSlice
 from tablekeeper.read.log_changes import BlockVisibility, load_log_keys
-from tablekeeper.read.slice_rows import open_base_file
+from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.storage.handle import StorageHandle
@@ -79,7 +79,7 @@ def _match_base_file(task: TagTask, keys: pa.Array, matches: npt.NDArray[np.bool
             statistics = file.metadata.row_group(group).column(position).statistics
             if statistics is not None and statistics.has_min_max and (statistics.max < low or statistics.min > high):
                 continue
-            stored = file.read_row_group(group, columns=[KEY_COLUMN], use_threads=False).column(0)
+            stored = read_row_group(file, group, columns=[KEY_COLUMN], file=task.file_slice.base.path).column(0)
             matches |= _is_in(keys, stored)
         return int(file.metadata.num_rows)
     finally:
