@@ -1,0 +1,298 @@
+"""A guided tour on local Spark: `python -m tablekeeper.demo`, or `make demo`.
+
+The tour is a list of steps. A step does one thing to the table, says in a line what came of it, and may show something
+below. The counts it says are checked against what must be true, so a tour that ends has also worked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.runtime import SYSTEM_RUNTIME, Clock
+from tablekeeper.table import Table
+from tablekeeper.write.results import WriteResult
+
+__all__ = ["STEPS", "Outcome", "Step", "Tour", "main", "run_steps"]
+
+_CITIES = ("amsterdam", "berlin", "chennai", "lagos", "lima", "nyc", "osaka", "sf")
+_SAMPLE = 5
+
+
+@dataclass
+class Tour:
+    """What the steps share: the session, where the table goes, and what has been written so far."""
+
+    spark: Any
+    path: str
+    rows: int
+    written: dict[str, WriteResult] = field(default_factory=dict)
+    expected_rows: int = 0
+
+    @property
+    def corrected(self) -> range:
+        """The trips whose fare was wrong, some in each city."""
+        return range(0, self.rows, 21)
+
+    @property
+    def added(self) -> range:
+        """Trips that come later."""
+        return range(self.rows, self.rows + self.rows // 100)
+
+    @property
+    def cancelled(self) -> range:
+        """Trips that never happened, and whose fare was right."""
+        return range(1, self.rows, 210)
+
+    @property
+    def table(self) -> Table:
+        """The table, opened anew as any other program would."""
+        return Table.open(self.path, spark=self.spark)
+
+    def trips(self, numbers: range, *, ts: int, fare: str = "10 + id % 90") -> Any:
+        """The trips with these numbers, the same ones each time."""
+        cities = ", ".join(f"'{city}'" for city in _CITIES)
+        return self.spark.range(numbers.start, numbers.stop, numbers.step, 4).selectExpr(
+            "format_string('trip-%08d', id) as id",
+            f"array({cities})[id % {len(_CITIES)}] as city",
+            f"{ts}L as ts",
+            "format_string('rider-%04d', id * 7919 % 5000) as rider",
+            "timestamp_seconds(1790000000 + id * 37) as started_at",
+            "cast(id % 400 / 10.0 as double) as distance_km",
+            f"cast({fare} as double) as fare",
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step: a line of text, and something to show below it."""
+
+    text: str
+    shown: Any = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stop of the tour."""
+
+    title: str
+    run: Callable[[Tour], Outcome]
+
+
+def create(tour: Tour) -> Outcome:
+    table = Table.create(
+        tour.path,
+        name="trips",
+        schema=tour.trips(range(1), ts=1).schema,
+        key="id",
+        partition_by="city",
+        ordering="ts",
+        table_type="mor",
+        spark=tour.spark,
+    )
+    return Outcome(f"key id, partitioned by city, newest ts wins, at {table.path}")
+
+
+def bulk_insert(tour: Tour) -> Outcome:
+    result = tour.table.bulk_insert(tour.trips(range(tour.rows), ts=1))
+    tour.written["bulk_insert"] = result
+    tour.expected_rows = tour.rows
+    _check(result.rows_inserted, tour.rows, "rows inserted")
+    return Outcome(_counts(result))
+
+
+def upsert(tour: Tour) -> Outcome:
+    corrected = tour.trips(tour.corrected, ts=2, fare="1000 + id % 90")
+    result = tour.table.upsert(corrected.union(tour.trips(tour.added, ts=2)))
+    tour.written["upsert"] = result
+    tour.expected_rows += len(tour.added)
+    _check(result.rows_updated, len(tour.corrected), "rows updated")
+    _check(result.rows_inserted, len(tour.added), "rows inserted")
+    return Outcome(_counts(result))
+
+
+def delete(tour: Tour) -> Outcome:
+    result = tour.table.delete(tour.trips(tour.cancelled, ts=3).select("id", "city"))
+    tour.written["delete"] = result
+    tour.expected_rows -= len(tour.cancelled)
+    _check(result.rows_deleted, len(tour.cancelled), "rows deleted")
+    return Outcome(_counts(result))
+
+
+def read_all(tour: Tour) -> Outcome:
+    count = tour.table.read().count()
+    _check(count, tour.expected_rows, "rows in the table")
+    return Outcome(f"{count:,} rows: base files and logs merged")
+
+
+def read_filtered(tour: Tour) -> Outcome:
+    where = "city = 'sf' and fare >= 1000"
+    frame = tour.table.read(columns=["id", "city", "ts", "rider", "fare"], where=where)
+    count = frame.count()
+    in_sf = [number for number in tour.corrected if _CITIES[number % len(_CITIES)] == "sf"]
+    _check(count, len(in_sf), "rows that match")
+    sample = [row.asDict() for row in frame.orderBy("id").limit(_SAMPLE).collect()]
+    return Outcome(f"{count:,} rows with {where}, from one partition of {len(_CITIES)}", _rows(sample))
+
+
+def travel(tour: Tour) -> Outcome:
+    then = tour.written["bulk_insert"].instant
+    count = tour.table.read(as_of=then).count()
+    _check(count, tour.rows, "rows at the first commit")
+    return Outcome(f"as of {then}: {count:,} rows; now {tour.expected_rows:,}")
+
+
+def changes(tour: Tour) -> Outcome:
+    since = tour.written["bulk_insert"].instant
+    frame = tour.table.changes(since=since)
+    cities = [row.asDict() for row in frame.groupBy("city").count().orderBy("city").collect()]
+    count = sum(row["count"] for row in cities)
+    _check(count, len(tour.corrected) + len(tour.added), "rows changed")
+    shown = _rows([{"city": row["city"], "changed rows": row["count"]} for row in cities])
+    return Outcome(f"since {since}: {count:,} rows to pass on, of {tour.expected_rows:,}", shown)
+
+
+def timeline(tour: Tour) -> Outcome:
+    listing = tour.table.timeline()
+    _check(len(listing), len(tour.written), "instants")
+    return Outcome(f"{len(listing)} commits", _rows(listing.to_dicts()))
+
+
+def files(tour: Tour) -> Outcome:
+    listing = tour.table.files(partitions=["sf"])
+    facts = listing.to_dicts()
+    shown = [
+        {
+            "partition": fact["partition"],
+            "file group": fact["file_id"],
+            "base kB": round(fact["base_bytes"] / 1000),
+            "logs": len(fact["log_files"]),
+            "log kB": round(fact["log_bytes"] / 1000),
+        }
+        for fact in facts
+    ]
+    return Outcome(
+        f"{len(facts)} file groups in partition sf: base files, and logs with what changed since", _rows(shown)
+    )
+
+
+STEPS: tuple[Step, ...] = (
+    Step("Create a merge-on-read table", create),
+    Step("Bulk insert", bulk_insert),
+    Step("Upsert: corrected fares and new trips", upsert),
+    Step("Delete by key", delete),
+    Step("Read it back", read_all),
+    Step("Read with a filter", read_filtered),
+    Step("Travel in time", travel),
+    Step("See what changed", changes),
+    Step("Look at the timeline", timeline),
+    Step("Look at the files", files),
+)
+
+
+def run_steps(
+    tour: Tour, console: Console, *, steps: Sequence[Step] = STEPS, clock: Clock = SYSTEM_RUNTIME.clock
+) -> None:
+    """Take the steps in order; a spinner turns while one runs."""
+    for number, step in enumerate(steps, start=1):
+        began_s = clock.monotonic_s()
+        with console.status(f"{step.title} …"):
+            outcome = step.run(tour)
+        _report(console, f"{number}. {step.title}", outcome, seconds=clock.monotonic_s() - began_s)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take the whole tour; 0 if it worked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tablekeeper.demo", description="A tour of tablekeeper on local Spark."
+    )
+    parser.add_argument("--path", help="where to make the table (default: a new temporary directory)")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows to start with (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    if given.rows < 1000:
+        parser.error("--rows: the tour needs at least 1000")
+    console = Console(highlight=False)
+    clock = SYSTEM_RUNTIME.clock
+    began_s = clock.monotonic_s()
+    path = given.path or tempfile.mkdtemp(prefix="tablekeeper-demo-")
+    with tempfile.TemporaryDirectory(prefix="tablekeeper-spark-", ignore_cleanup_errors=True) as scratch:
+        spark = _start(console, Path(scratch), clock)
+        try:
+            run_steps(Tour(spark, path, given.rows), console, clock=clock)
+        except TablekeeperError as error:
+            Console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+            return 1
+        finally:
+            with console.status("Stopping Spark …"):
+                spark.stop()
+    _say_goodbye(console, path, seconds=clock.monotonic_s() - began_s)
+    return 0
+
+
+def _start(console: Console, scratch: Path, clock: Clock) -> Any:
+    began_s = clock.monotonic_s()
+    with console.status("Starting Spark …"):
+        # PySpark takes seconds to import: the spinner should turn by then.
+        from tablekeeper.engine.spark_session import local_session  # noqa: PLC0415
+
+        spark = local_session("tablekeeper-demo", scratch=scratch)
+    _report(console, "Start local Spark", Outcome(f"version {spark.version}"), seconds=clock.monotonic_s() - began_s)
+    return spark
+
+
+def _report(console: Console, title: str, outcome: Outcome, *, seconds: float) -> None:
+    line = Text("✓ ", style="green").append(title, style="bold").append(f"  {seconds:.1f} s", style="cyan")
+    console.print(line)
+    console.print(Padding(Text(outcome.text), (0, 0, 0, 2), expand=False))
+    if outcome.shown is not None:
+        console.print(Padding(outcome.shown, (0, 0, 0, 4), expand=False))
+
+
+def _say_goodbye(console: Console, path: str, *, seconds: float) -> None:
+    console.print()
+    console.print(
+        Text(f"Done in {seconds:.0f} s. ", style="bold green").append(f"The table is at {path}", style="default")
+    )
+    console.print("Try next:", style="dim")
+    for command in (
+        f"tablekeeper show {path}",
+        f"tablekeeper read {path} --where \"city = 'lima' and fare > 1000\" --limit 5",
+        f"tablekeeper timeline {path} --json",
+        f"rm -r {path}",
+    ):
+        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+
+
+def _counts(result: WriteResult) -> str:
+    numbers = {"inserted": result.rows_inserted, "updated": result.rows_updated, "deleted": result.rows_deleted}
+    rows = ", ".join(f"{count:,} rows {verb}" for verb, count in numbers.items() if count)
+    return f"{rows} in {len(result.files)} files, instant {result.instant}"
+
+
+def _rows(facts: Sequence[dict[str, Any]]) -> RichTable:
+    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name, value in facts[0].items():
+        table.add_column(name, justify="right" if isinstance(value, int | float) else "left", no_wrap=True)
+    for fact in facts:
+        table.add_row(*(Text(f"{value:,}" if isinstance(value, int) else str(value)) for value in fact.values()))
+    return table
+
+
+def _check(actual: int, expected: int, what: str) -> None:
+    if actual != expected:
+        raise TablekeeperError(f"the tour expected {expected:,} {what}, and found {actual:,}: please report this")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
