@@ -48,11 +48,10 @@ class WriteSettings:
 
     @classmethod
     def from_options(cls, options: Options, *, key_fields: tuple[str, ...]) -> WriteSettings:
-        fields = options.text("hoodie.bucket.index.hash.field")
         return cls(
             index=_index(options),
             buckets=_positive(options, "hoodie.bucket.index.num.buckets"),
-            bucket_fields=tuple(f.strip() for f in fields.split(",")) if fields else key_fields,
+            bucket_fields=_bucket_fields(options, key_fields),
             max_file_bytes=_positive(options, "hoodie.parquet.max.file.size"),
             small_file_bytes=options.integer("hoodie.parquet.small.file.limit"),
             row_group_bytes=_positive(options, "hoodie.parquet.block.size"),
@@ -88,6 +87,20 @@ def _index(options: Options) -> IndexKind:
     raise UnsupportedFeatureError(
         f"index {named} is not supported: use hoodie.index.type=SIMPLE (keys unique in a partition) or BUCKET"
     )
+
+
+def _bucket_fields(options: Options, key_fields: tuple[str, ...]) -> tuple[str, ...]:
+    text = options.text("hoodie.bucket.index.hash.field")
+    if not text:
+        return key_fields
+    fields = tuple(field.strip() for field in text.split(","))
+    strange = [field for field in fields if field not in key_fields]
+    if strange:
+        raise InvalidRequestError(
+            f"hoodie.bucket.index.hash.field names {', '.join(strange)}, but a bucket is found by the key alone: "
+            f"name some of {', '.join(key_fields)}"
+        )
+    return fields
 
 
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4", "uncompressed": "none"}

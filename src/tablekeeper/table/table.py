@@ -28,7 +28,7 @@ from tablekeeper.table.times import commits_in_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
-from tablekeeper.txn.properties_file import create_properties, load_table_config
+from tablekeeper.txn.properties_file import create_properties, load_table_config, refuse_existing_table
 from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
 from tablekeeper.write.prepare import avro_schema_json, load_environment, prepare_write
 from tablekeeper.write.results import WriteResult
@@ -91,6 +91,8 @@ class Table:
             options=given,
         )
         storage = open_storage(path, options=storage_options, runtime=runtime)
+        refuse_existing_table(storage)
+        # Before the table is there: once others can see it, they must find its options too.
         save_writer_options(storage, given)
         create_properties(storage, properties)
         return cls(storage, chosen, given, runtime=runtime)
@@ -224,6 +226,9 @@ class Table:
         return describe_table(self.path, config, timeline, snapshot, schema)
 
     def _write(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None, retries: int) -> WriteResult:
+        if retries and isinstance(source, pa.RecordBatchReader):
+            # A reader can be drawn once only; a second attempt needs its rows again.
+            source = source.read_all()
         while True:
             try:
                 return self._write_once(operation, source, extra)
@@ -299,3 +304,5 @@ def _refuse_missing_columns(schema: pa.Schema, **roles: list[str]) -> None:
                 raise InvalidRequestError(
                     f"{role}: the schema has no column {column!r}. It has {', '.join(schema.names)}."
                 )
+        if len(set(names)) < len(names):
+            raise InvalidRequestError(f"{role}: a column is named twice in {', '.join(names)}.")

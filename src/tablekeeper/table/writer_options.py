@@ -17,9 +17,8 @@ _FILE = ".hoodie/.tablekeeper/writer.properties"
 
 
 def save_writer_options(storage: Storage, options: Options) -> None:
-    """Remember `options`; the first writer of the file wins."""
-    if options.given:
-        storage.put_if_absent(_FILE, encode_properties(options.given))
+    """Remember `options` of a table that is being made, in place of those that a failed attempt may have left."""
+    storage.put(_FILE, encode_properties(options.given))
 
 
 def load_writer_options(storage: Storage) -> Options:

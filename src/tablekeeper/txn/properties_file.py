@@ -14,7 +14,13 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundE
 from tablekeeper.format.properties import decode_properties, encode_properties, table_checksum
 from tablekeeper.storage import Storage
 
-__all__ = ["PROPERTIES_FILE", "change_properties", "create_properties", "load_table_config"]
+__all__ = [
+    "PROPERTIES_FILE",
+    "change_properties",
+    "create_properties",
+    "load_table_config",
+    "refuse_existing_table",
+]
 
 PROPERTIES_FILE = ".hoodie/hoodie.properties"
 _BACKUP_FILE = ".hoodie/hoodie.properties.backup"
@@ -38,9 +44,13 @@ def create_properties(storage: Storage, properties: Mapping[str, str]) -> None:
     """Create the file of a new table; of several who try, one wins and the others are told."""
     content = encode_properties(_with_checksum(properties), comment=_COMMENT)
     if not storage.put_if_absent(PROPERTIES_FILE, content):
-        raise InvalidRequestError(
-            f"there is a table at {storage.spec.uri} already. Open it with Table.open, or choose another path."
-        )
+        raise _exists_already(storage)
+
+
+def refuse_existing_table(storage: Storage) -> None:
+    """Raise `InvalidRequestError` if there is a table here, also one whose properties are just being changed."""
+    if storage.stat(PROPERTIES_FILE) is not None or storage.stat(_BACKUP_FILE) is not None:
+        raise _exists_already(storage)
 
 
 def change_properties(storage: Storage, changes: Mapping[str, str | None]) -> TableConfig:
@@ -72,6 +82,12 @@ def _recover(storage: Storage) -> None:
     if _load_or_none(storage, PROPERTIES_FILE) is None:
         storage.put(PROPERTIES_FILE, storage.read(_BACKUP_FILE))
     storage.delete(_BACKUP_FILE)
+
+
+def _exists_already(storage: Storage) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"there is a table at {storage.spec.uri} already. Open it with Table.open, or choose another path."
+    )
 
 
 def _load(storage: Storage, path: str) -> dict[str, str] | None:

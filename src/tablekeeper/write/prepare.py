@@ -12,11 +12,10 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.write_settings import IndexKind, WriteSettings
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
 from tablekeeper.model import Operation
 from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
-from tablekeeper.record.evolution import plan_evolution, storable_schema
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
@@ -28,6 +27,7 @@ from tablekeeper.txn.metadata_indexes import load_metadata_indexes, statistics_o
 from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.write.context import WriteContext, staging_directory
+from tablekeeper.write.fit import schema_after
 from tablekeeper.write.operation import WriteRequest
 
 __all__ = ["avro_schema_json", "load_environment", "prepare_write"]
@@ -67,9 +67,7 @@ def prepare_write(
     table_schema = load_table_schema(storage, config, load_timeline(storage, config))
     schema = table_schema
     if incoming is not None:
-        _refuse_missing_columns(config, incoming)
-        if operation is not Operation.DELETE:
-            schema = plan_evolution(table_schema, storable_schema(incoming)).schema
+        schema = schema_after(config, table_schema, operation=operation, incoming=incoming)
     policy = MetadataPolicy(
         is_enabled=options.flag("hoodie.metadata.enable"),
         outdates_statistics=statistics_outdate(before=table_schema, after=schema),
@@ -100,8 +98,8 @@ def avro_schema_json(schema: pa.Schema, *, table: str) -> str:
 def _refuse_read_only(config: TableConfig) -> None:
     if config.version < _OLDEST_WRITABLE_VERSION:
         raise UnsupportedFeatureError(
-            f"table {config.name} has version {config.version}, which is read-only here. Any write by Java Hudi 1.x "
-            "upgrades it to version 9."
+            f"table {config.name} has version {config.version}, which is read-only here. "
+            "Any write by Java Hudi 1.x upgrades it to version 9."
         )
     if not config.has_meta_columns:
         raise UnsupportedFeatureError(
@@ -113,15 +111,6 @@ def _refuse_read_only(config: TableConfig) -> None:
         )
     if config.drops_partition_columns:
         raise UnsupportedFeatureError(
-            f"table {config.name} leaves its partition columns out of the files, and is read-only here. Write it in Java."
-        )
-
-
-def _refuse_missing_columns(config: TableConfig, incoming: pa.Schema) -> None:
-    needed = [*config.key_fields, *config.partition_columns]
-    missing = [name for name in needed if name.split(".")[0] not in incoming.names]
-    if missing:
-        raise InvalidRequestError(
-            f"the rows have no column {', '.join(missing)}, which table {config.name} needs for its keys and "
-            f"partitions. They have {', '.join(incoming.names)}."
+            f"table {config.name} leaves its partition columns out of the files, and is read-only here. "
+            "Write it in Java."
         )
