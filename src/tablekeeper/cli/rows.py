@@ -11,7 +11,7 @@ from tablekeeper.read.incremental import load_change_tasks
 from tablekeeper.read.query import load_slice_tasks
 from tablekeeper.read.slice_rows import read_slice
 from tablekeeper.table import Table
-from tablekeeper.table.times import commits_in_window
+from tablekeeper.table.times import load_window
 
 __all__ = ["RowRequest", "load_rows"]
 
@@ -39,9 +39,7 @@ def load_rows(table: Table, request: RowRequest, *, limit: int) -> tuple[pa.Sche
         meta_columns=request.meta_columns,
     )
     if request.since or request.until:
-        zone = query.config.time_zone
-        commits = commits_in_window(query.timeline, since=request.since, until=request.until, zone=zone)
-        tasks = load_change_tasks(query, commits)
+        tasks = load_change_tasks(query, load_window(query, since=request.since, until=request.until))
     else:
         tasks = load_slice_tasks(query)
     batches = (batch for task in tasks for batch in read_slice(task))

@@ -34,10 +34,12 @@ __all__ = [
     "ReadMode",
     "load_query_snapshot",
     "load_slice_tasks",
+    "partition_filter",
     "plan_slice_tasks",
     "read_rows",
     "read_schema",
     "read_tasks",
+    "refuse_bad_query",
 ]
 
 ReadMode = str
@@ -74,6 +76,10 @@ class Query:
         available = self.file_schema
         if self.columns is None:
             return available if self.with_meta_columns else without_meta_columns(available)
+        if not self.columns or len(set(self.columns)) < len(self.columns):
+            raise InvalidRequestError(
+                f"columns={list(self.columns)}: name at least one column, and none twice; leave it out for all of them"
+            )
         missing = [name for name in self.columns if name not in available.names]
         if missing:
             raise InvalidRequestError(
@@ -83,19 +89,26 @@ class Query:
         return pa.schema([available.field(name) for name in self.columns])
 
 
-def load_query_snapshot(query: Query) -> Snapshot:
-    """The slices of the partitions that can hold matching rows."""
+def refuse_bad_query(query: Query) -> None:
+    """Raise `InvalidRequestError` for unknown columns and modes, before anything is listed or read."""
     if query.mode not in _MODES:
         raise InvalidRequestError(f"mode {query.mode!r}: use 'snapshot' or 'read_optimized'")
+    if not query.output.names:
+        raise InvalidRequestError(f"table {query.config.name} has no columns to read")
     if query.predicate is not None:
-        query.predicate.to_arrow(query.file_schema)  # refuses unknown columns before any listing
+        query.predicate.to_arrow(query.file_schema)
+
+
+def load_query_snapshot(query: Query) -> Snapshot:
+    """The slices of the partitions that can hold matching rows."""
+    refuse_bad_query(query)
     return load_snapshot(
         query.storage,
         query.config,
         query.timeline,
         runtime=query.runtime,
         as_of=query.as_of,
-        keep=_partition_filter(query),
+        keep=partition_filter(query),
     )
 
 
@@ -175,7 +188,8 @@ def _as_java_reads(schema: pa.Schema, config: TableConfig) -> pa.Schema:
     return pa.schema([f.with_type(pa.string()) if f.name in names else f for f in schema])
 
 
-def _partition_filter(query: Query) -> Callable[[str], bool] | None:
+def partition_filter(query: Query) -> Callable[[str], bool] | None:
+    """Which partitions can hold matching rows; None if all can."""
     if query.predicate is None or not query.config.is_partitioned:
         return None
     spec = partition_spec(query.config)

@@ -90,7 +90,8 @@ def _needed_schema(task: SliceTask) -> pa.Schema:
     """Output columns and those that merging and filtering look at, in the order of the table."""
     names = set(task.output.names)
     if task.predicate is not None:
-        names |= task.predicate.columns()
+        # A nested column is read as a part of the column that it lies in.
+        names |= {path if path in task.schema.names else path.split(".")[0] for path in task.predicate.columns()}
     if task.commit_times is not None:
         names.add(_COMMIT_TIME)
     if task.file_slice.logs:

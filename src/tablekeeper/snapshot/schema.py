@@ -7,9 +7,11 @@ import pyarrow as pa
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.format.avro_arrow import avro_to_arrow_schema, without_meta_columns
+from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.model import SCHEMA_KEY, RequestedTime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata
+from tablekeeper.timeline.history import load_history
 
 __all__ = ["load_table_schema"]
 
@@ -25,6 +27,8 @@ def load_table_schema(
         if text:
             file = instant_path(config, instant)
             return without_meta_columns(avro_to_arrow_schema(text, file=file))
+    if as_of is not None and timeline.completed_writes:
+        return _archived_schema(storage, config, timeline, as_of)
     if config.create_schema:
         try:
             return without_meta_columns(avro_to_arrow_schema(config.create_schema, file=".hoodie/hoodie.properties"))
@@ -35,4 +39,19 @@ def load_table_schema(
     raise InvalidRequestError(
         f"table {config.name} has no schema: it has no commits and was created without one. Write to it first, or open "
         "an existing table."
+    )
+
+
+def _archived_schema(storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime) -> pa.Schema:
+    """The schema at a moment before the active timeline."""
+    for archived in reversed(load_history(storage, config)):
+        if archived.instant.requested_at > as_of or not archived.instant.action.writes_data or not archived.metadata:
+            continue
+        file = f"archived {archived.instant}"
+        text = decode_commit_metadata(archived.metadata, file=file).extra.get(SCHEMA_KEY)
+        if text:
+            return without_meta_columns(avro_to_arrow_schema(text, file=file))
+    raise InvalidRequestError(
+        f"table {config.name} has no commit at or before {as_of}: the first one on its timeline is "
+        f"{timeline.completed_writes[0].requested_at}. Ask for a later moment."
     )

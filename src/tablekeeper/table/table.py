@@ -24,7 +24,7 @@ from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.table.engines import choose_engine
-from tablekeeper.table.times import commits_in_window, parse_moment
+from tablekeeper.table.times import load_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
@@ -197,8 +197,7 @@ class Table:
         Bounds are instants of this table (a result's `instant`), completion times, ISO times or datetimes.
         """
         query = self.load_query(columns=columns, where=where, meta_columns=meta_columns)
-        commits = commits_in_window(query.timeline, since=since, until=until, zone=query.config.time_zone)
-        return read_changes(query, self._engine, commits)
+        return read_changes(query, self._engine, load_window(query, since=since, until=until))
 
     def timeline(self) -> TimelineListing:
         """The instants of the active timeline."""
@@ -266,7 +265,7 @@ class Table:
             timeline=timeline,
             schema=load_table_schema(self._storage, config, timeline, as_of=moment),
             runtime=self._runtime,
-            columns=None if columns is None else tuple(columns),
+            columns=_column_names(columns),
             predicate=_predicate(where),
             as_of=moment,
             mode=mode,
@@ -282,6 +281,12 @@ def _names(value: str | Sequence[str] | None) -> list[str]:
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
+
+
+def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    if isinstance(columns, str):
+        raise InvalidRequestError(f"columns={columns!r}: give a list of names, [{columns!r}]")
+    return None if columns is None else tuple(columns)
 
 
 def _predicate(where: str | Predicate | None) -> Predicate | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.model import CompletionTime, Instant, RequestedTime
-from tablekeeper.read.incremental import commits_between, resolve_bound
-from tablekeeper.timeline import Timeline, format_time
+from tablekeeper.model import CompletionTime, RequestedTime
+from tablekeeper.read.incremental import WindowCommit, load_commits
+from tablekeeper.read.query import Query
+from tablekeeper.timeline import format_time
 
-__all__ = ["commits_in_window", "parse_moment"]
+__all__ = ["load_window", "parse_moment"]
 
 
 def parse_moment(moment: object, *, zone: str) -> str:
@@ -38,11 +39,14 @@ def parse_moment(moment: object, *, zone: str) -> str:
     )
 
 
-def commits_in_window(timeline: Timeline, *, since: object, until: object, zone: str) -> list[Instant]:
+def load_window(query: Query, *, since: object, until: object) -> list[WindowCommit]:
     """Writes that completed after `since`, up to and including `until`, given as callers write moments."""
-    begin = None if since is None else resolve_bound(parse_moment(since, zone=zone), timeline)
-    end = None if until is None else resolve_bound(parse_moment(until, zone=zone), timeline)
-    return commits_between(timeline, since=begin, until=end)
+    zone = query.config.time_zone
+    return load_commits(
+        query,
+        since=None if since is None else parse_moment(since, zone=zone),
+        until=None if until is None else parse_moment(until, zone=zone),
+    )
 
 
 def _from_datetime(moment: dt.datetime, *, zone: str) -> str:
