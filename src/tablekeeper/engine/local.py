@@ -40,9 +40,8 @@ class LocalEngine:
         results = self._runtime.threads.map(lambda i: (i, kernel(tasks[i])), order, width=self.parallelism)
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
-    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str) -> list[R]:
-        parts = self._parts(source)
-        work = list(enumerate(parts))
+    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
+        work = list(enumerate(self._parts(source)))
         results = self._runtime.threads.map(lambda p: kernel(context, p[0], p[1]), work, width=self.parallelism)
         return [result for part in results for result in part]
 

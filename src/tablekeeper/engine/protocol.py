@@ -56,11 +56,16 @@ class Engine(Protocol):
         ...
 
     def run(self, kernel: Kernel[T, R], tasks: Sequence[T], *, label: str, weights: Sequence[float] = ()) -> list[R]:
-        """Results in the order of `tasks`. `weights` (bytes to be read, say) balance the load."""
+        """Results in the order of `tasks`. `weights` (bytes to be handled) balance the load; little work may be
+        done in the caller's process.
+        """
         ...
 
-    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str) -> list[R]:
-        """Run the kernel over every part of `source`; results in the order of the parts."""
+    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
+        """Run the kernel over every part of `source`; results in the order of the parts.
+
+        `parts` is the most parts wanted, where the engine can join some; 0 takes them as they come.
+        """
         ...
 
     def schema_of(self, source: Frame) -> pa.Schema:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tablekeeper.engine.local import LocalEngine
 from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
 from tablekeeper.engine.spark_types import arrow_from_spark, spark_from_arrow
 from tablekeeper.errors import InvalidRequestError
@@ -30,7 +31,11 @@ C = TypeVar("C")
 _RESULT_TYPE = "number long, result binary"
 _RESULT_SCHEMA = pa.schema([("number", pa.int64()), ("result", pa.binary())])
 _ROWS_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# A Spark task costs up to 0.1 s before its kernel starts, so that tasks share slots; the more there are, the more
+# slots they get, which evens out their run times and shortens what a lost executor has to do again.
+_TASKS_A_SLOT = 8
 _SLOTS_A_CORE = 3
+_DRIVER_BYTES = 4 << 20
 
 
 class SparkEngine:
@@ -39,8 +44,10 @@ class SparkEngine:
     name = "spark"
     may_repeat_tasks = True
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, driver_bytes: int = _DRIVER_BYTES) -> None:
         self._spark = spark
+        self._driver_bytes = driver_bytes
+        self._driver = LocalEngine()
         _use_this_interpreter(spark)
 
     @property
@@ -50,14 +57,19 @@ class SparkEngine:
     def run(self, kernel: Kernel[T, R], tasks: Sequence[T], *, label: str, weights: Sequence[float] = ()) -> list[R]:
         if not tasks:
             return []
-        slots = _assign(tasks, weights, slots=min(len(tasks), self.parallelism * _SLOTS_A_CORE))
+        if weights and sum(weights) <= self._driver_bytes:
+            # A job takes longer than this much work: it is done where the caller is.
+            return self._driver.run(kernel, tasks, label=label, weights=weights)
+        slots = _assign(tasks, weights, slots=self._slots(len(tasks)))
         job = _TaskJob(kernel, [pickle.dumps(slot) for slot in slots])
         frame = self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, _RESULT_TYPE)
         with self._described(label):
             answers = {row["number"]: row["result"] for row in frame.collect()}
         return [pickle.loads(answers[number]) for number in range(len(tasks))]  # noqa: S301
 
-    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str) -> list[R]:
+    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
+        if parts > 0:
+            source = source.coalesce(parts)
         frame = source.mapInArrow(_SourceJob(kernel, context), _RESULT_TYPE)
         with self._described(label), self._batches_of(1 << 16):
             answers = sorted((row["number"], bytes(row["result"])) for row in frame.collect())
@@ -85,7 +97,7 @@ class SparkEngine:
         spark_schema = spark_from_arrow(schema)
         if not tasks:
             return self._spark.createDataFrame([], spark_schema)
-        slots = _assign(tasks, weights, slots=min(len(tasks), self.parallelism * _SLOTS_A_CORE))
+        slots = _assign(tasks, weights, slots=self._slots(len(tasks)))
         job = _RowJob(kernel, [pickle.dumps(slot) for slot in slots])
         return self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, spark_schema)
 
@@ -104,6 +116,10 @@ class SparkEngine:
         for frame in frames[1:]:
             result = result.unionByName(frame)
         return result
+
+    def _slots(self, tasks: int) -> int:
+        cores = self.parallelism
+        return min(tasks, max(cores, min(cores * _SLOTS_A_CORE, tasks // _TASKS_A_SLOT)))
 
     @contextmanager
     def _described(self, label: str) -> Iterator[None]:

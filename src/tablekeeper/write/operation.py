@@ -27,7 +27,7 @@ from tablekeeper.write.bulk import write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import finish_write, metadata_rollback
 from tablekeeper.write.kernels import GroupTask, write_group
-from tablekeeper.write.plan import GroupWork, PartitionRows, plan_buckets, plan_partition
+from tablekeeper.write.plan import GroupWork, PartitionRows, WorkKind, plan_buckets, plan_partition
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
 from tablekeeper.write.tagging import Tagged, TagTask, find_keys
@@ -124,7 +124,13 @@ def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> Write
 def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
     with _begun(request) as write:
         context = replace(request.context, instant=write.inflight.requested_at.value)
-        files = request.engine.consume(write_new_files, context, source, label=request.operation.value.lower())
+        files = request.engine.consume(
+            write_new_files,
+            context,
+            source,
+            label=request.operation.value.lower(),
+            parts=context.settings.bulk_insert_tasks,
+        )
         if not files:
             raise _nothing_to_write(request)
         refuse_too_many_partitions(len({f.stat.group.partition for f in files}), context)
@@ -275,8 +281,10 @@ def _tag(
 
 
 def _weight(work: GroupWork) -> float:
-    staged = sum(len(s.positions) // 4 * 64 if s.positions is not None else 0 for s in work.sources)
-    return float(staged + (work.file_slice.size if work.file_slice is not None else 0))
+    """Bytes that the work reads; a log file goes on top of a slice without reading it."""
+    staged = sum(batch.bytes for source in work.sources for batch in source.staged)
+    reads_base = work.kind is WorkKind.MERGE and work.file_slice is not None
+    return float(staged + (work.file_slice.size if reads_base and work.file_slice is not None else 0))
 
 
 def _nothing_to_write(request: WriteRequest) -> InvalidRequestError:
