@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from tests.support.damage import DAMAGED_FILE, damage
 
 __all__: list[str] = []
 
+_JAVA_OBJECTS = Path(__file__).parents[1] / "unit" / "data" / "java_kryo"
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _WRITTEN_TYPES = st.sampled_from([block_type for block_type in BlockType if block_type is not BlockType.CORRUPT])
 _BLOCKS = st.tuples(
@@ -165,6 +167,19 @@ def test_mangled_deletes_are_an_error_with_the_file_name_or_whole_deletes(
     content[:4] = struct.pack(">i", version)
     mangled = data.draw(damage(bytes(content)))
     decoded, error = _attempt(lambda: decode_deletes(LogBlock(BlockType.DELETE, {}, mangled), file=DAMAGED_FILE))
+    if error is not None:
+        assert DAMAGED_FILE in str(error)
+    else:
+        decoded.validate(full=True)
+        assert decoded.num_rows <= len(mangled)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(_JAVA_OBJECTS.glob("v*.bin"))), st.data())
+def test_mangled_java_objects_are_an_error_with_the_file_name_or_whole_deletes(path: Path, data: st.DataObject) -> None:
+    mangled = data.draw(damage(path.read_bytes()))
+    content = struct.pack(">ii", int(path.name[1]), len(mangled)) + mangled
+    decoded, error = _attempt(lambda: decode_deletes(LogBlock(BlockType.DELETE, {}, content), file=DAMAGED_FILE))
     if error is not None:
         assert DAMAGED_FILE in str(error)
     else:

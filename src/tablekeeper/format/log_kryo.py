@@ -65,8 +65,8 @@ class _Reader:
             "java.lang.Float": lambda: self._unpack(">f"),
             "java.lang.Double": lambda: self._unpack(">d"),
             "java.lang.Boolean": lambda: self._byte() != 0,
-            _STRING: lambda: self._referable(self._text),
-            _DECIMAL: lambda: self._referable(self._decimal),
+            _STRING: lambda: self._referable(self._text, str),
+            _DECIMAL: lambda: self._referable(self._decimal, Decimal),
         }
 
     def deletes(self, element: str) -> list[KryoDelete]:
@@ -95,8 +95,8 @@ class _Reader:
     def _key(self) -> tuple[str | None, str | None]:
         self._expect_new(_KEY)
         self._objects.append(None)
-        partition = self._referable(self._text)
-        return self._referable(self._text), partition
+        partition = self._referable(self._text, str)
+        return self._referable(self._text, str), partition
 
     def _ordering(self) -> tuple[str, Any] | None:
         name = self._class()
@@ -108,7 +108,8 @@ class _Reader:
                 f"{self._file}: a delete has an ordering value of the Java class {name}, which is not read here. "
                 "Compact the table with the release that wrote it, then try again."
             )
-        return name, read()
+        value = read()
+        return None if value is None else (name, value)
 
     def _expect_new(self, expected: str) -> None:
         name = self._class()
@@ -129,17 +130,20 @@ class _Reader:
             raise MalformedKryoError(f"class {number} is not defined")
         return self._classes[number]
 
-    def _referable(self, read: Callable[[], Any]) -> Any:
+    def _referable(self, read: Callable[[], Any], kind: type) -> Any:
+        """An object that is written once and referred to by number afterwards, or null."""
         code = self._integer()
         if code == _IS_NULL:
             return None
         if code == _IS_NEW:
-            # The number of an object is taken before its contents are read; nothing nests in these.
             self._objects.append(read())
             return self._objects[-1]
         if code - _FIRST_NUMBER >= len(self._objects):
             raise MalformedKryoError(f"object {code - _FIRST_NUMBER} is not defined")
-        return self._objects[code - _FIRST_NUMBER]
+        found = self._objects[code - _FIRST_NUMBER]
+        if not isinstance(found, kind):
+            raise MalformedKryoError(f"object {code - _FIRST_NUMBER} is no {kind.__name__}")
+        return found
 
     def _decimal(self) -> Decimal:
         unscaled = int.from_bytes(self._take(self._integer() - 1), "big", signed=True)
