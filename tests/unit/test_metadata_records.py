@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
+from typing import Any
 
+import fastavro
 import pytest
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
@@ -98,6 +102,41 @@ def test_a_bound_of_every_type_keeps_its_type(value_type: ValueType, value: bool
     assert found == record
     assert isinstance(found, ColumnStatsRecord)
     assert type(found.range.minimum) is type(value)
+
+
+def test_a_general_avro_reader_finds_the_same_values() -> None:
+    column_range = ColumnRange("c", ValueType.DOUBLE, -0.5, 2.5, 1, 300, 4, 5, type_info="x")
+    record = partition_stats_record(partition="p", column_range=column_range, is_tight=True)
+    schema = fastavro.parse_schema(json.loads(metadata_schema_json()))
+    found: Any = fastavro.schemaless_reader(io.BytesIO(encode_metadata_record(record)), schema, None)
+    assert (found["key"], found["type"], found["filesystemMetadata"]) == ("", 6, None)
+    assert found["ColumnStatsMetadata"] == {
+        "fileName": "p",
+        "columnName": "c",
+        "minValue": {"value": -0.5},
+        "maxValue": {"value": 2.5},
+        "valueCount": 300,
+        "nullCount": 1,
+        "totalSize": 4,
+        "totalUncompressedSize": 5,
+        "isDeleted": False,
+        "isTightBound": True,
+        "valueType": {"typeOrdinal": 6, "additionalInfo": "x"},
+    }
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        FileListRecord("p", {"a": FileEntry(5), "b": FileEntry(0, is_deleted=True)}),
+        column_stats_record(partition="p", file_name="f", column_range=long_range(-5, 7)),
+    ],
+)
+def test_records_of_a_writer_with_another_schema_are_read(record: MetadataRecord) -> None:
+    schema = json.loads(metadata_schema_json())
+    schema["fields"] = [field for field in schema["fields"] if field["name"] != "SecondaryIndexMetadata"]
+    value = encode_metadata_record(record)[:-1]
+    assert decode_metadata_record(record.key, value, schema_json=json.dumps(schema), file="log") == record
 
 
 def test_later_files_join_earlier_ones_and_deletions_remove() -> None:

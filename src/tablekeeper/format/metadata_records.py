@@ -20,7 +20,8 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -28,7 +29,20 @@ import fastavro
 import xxhash
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
-from tablekeeper.format.avro_container import NAMESPACE, schema_json
+from tablekeeper.format.avro_container import schema_json
+from tablekeeper.format.metadata_avro import (
+    BOOLEAN,
+    BYTES,
+    DOUBLE,
+    FLOAT,
+    INT,
+    LONG,
+    STRING,
+    RawRecord,
+    RawStats,
+    decode_raw_record,
+    encode_raw_record,
+)
 
 __all__ = [
     "PARTITION_LIST_KEY",
@@ -96,16 +110,19 @@ class ValueType(enum.IntEnum):
     LOCAL_TIMESTAMP_NANOS = 20
 
 
-_INT_TYPES = frozenset({ValueType.INT, ValueType.DATE, ValueType.TIME_MILLIS})
-_WRAPPER_OF = {
-    ValueType.BOOLEAN: "BooleanWrapper",
-    ValueType.FLOAT: "FloatWrapper",
-    ValueType.DOUBLE: "DoubleWrapper",
-    ValueType.STRING: "StringWrapper",
-    ValueType.UUID: "StringWrapper",
-    ValueType.BYTES: "BytesWrapper",
-    ValueType.FIXED: "BytesWrapper",
-    ValueType.DECIMAL: "BytesWrapper",
+# Position of the wrapper of a bound in the union of wrappers; LONG for all others.
+_BRANCH_OF = {
+    ValueType.BOOLEAN: BOOLEAN,
+    ValueType.INT: INT,
+    ValueType.DATE: INT,
+    ValueType.TIME_MILLIS: INT,
+    ValueType.FLOAT: FLOAT,
+    ValueType.DOUBLE: DOUBLE,
+    ValueType.STRING: STRING,
+    ValueType.UUID: STRING,
+    ValueType.BYTES: BYTES,
+    ValueType.FIXED: BYTES,
+    ValueType.DECIMAL: BYTES,
 }
 
 
@@ -226,8 +243,7 @@ def table_partition_path(name: str) -> str:
 
 def column_stats_key(*, partition: str, file_name: str, column: str) -> str:
     """Key of the statistics of `column` in one file."""
-    digest = hashlib.md5(file_name.encode(), usedforsecurity=False).digest()
-    return partition_stats_key(partition=partition, column=column) + base64.b64encode(digest).decode()
+    return partition_stats_key(partition=partition, column=column) + _file_digest(file_name)
 
 
 def partition_stats_key(*, partition: str, column: str) -> str:
@@ -251,9 +267,9 @@ def metadata_file_group_index(key: str, *, groups: int) -> int:
     """Which of a metadata partition's `groups` file groups holds `key` (Java's string hash)."""
     if groups < 1:
         raise ValueError("a metadata partition has at least one file group")
-    value = 0
-    for unit in memoryview(key.encode("utf-16-le")).cast("H"):
-        value = (31 * value + unit) & 0xFFFFFFFF
+    units = key.encode("utf-16-le") if not key.isascii() else None
+    values: Sequence[int] = key.encode() if units is None else memoryview(units).cast("H")
+    value: int = sum(map(operator.mul, values, _hash_powers(len(values)))) & 0xFFFFFFFF
     signed = value - (1 << 32) if value >> 31 else value
     # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs mends that.
     return abs(signed) % groups
@@ -274,31 +290,23 @@ def merge_metadata_records(older: MetadataRecord, newer: MetadataRecord) -> Meta
 
 def encode_metadata_record(record: MetadataRecord) -> bytes:
     """The value stored under `record.key`: Avro binary in the schema of `metadata_schema_json`."""
-    value: dict[str, Any] = {"key": "", "filesystemMetadata": None, "ColumnStatsMetadata": None}
     match record:
         case PartitionListRecord():
-            entries = {metadata_partition_name(p): (0, not present) for p, present in record.partitions.items()}
-            value |= {"type": 1, "filesystemMetadata": _encode_files(entries)}
+            partitions = {metadata_partition_name(path): (0, not there) for path, there in record.partitions.items()}
+            return encode_raw_record(RawRecord(1, files=partitions))
         case FileListRecord():
-            entries = {name: (entry.size, entry.is_deleted) for name, entry in record.files.items()}
-            value |= {"type": 2, "filesystemMetadata": _encode_files(entries)}
+            files = {name: (entry.size, entry.is_deleted) for name, entry in record.files.items()}
+            return encode_raw_record(RawRecord(2, files=files))
         case ColumnStatsRecord():
-            value |= {"type": 6 if record.of_partition else 3, "ColumnStatsMetadata": _encode_stats(record)}
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, _parse_schema(metadata_schema_json()), value)
-    return out.getvalue()
+            return encode_raw_record(RawRecord(6 if record.of_partition else 3, stats=_raw_stats(record)))
 
 
 def decode_metadata_record(key: str, value: bytes, *, schema_json: str, file: str) -> MetadataRecord:
     """The record stored as `value` under `key`, written with the schema `schema_json`."""
-    source = io.BytesIO(value)
     try:
-        fields: Any = fastavro.schemaless_reader(
-            source, _parse_schema(schema_json), None, return_record_name=True, return_record_name_override=True
-        )
-        if source.tell() != len(value):
-            raise ValueError(f"{len(value) - source.tell()} bytes are left over")
-        return _decode_fields(key, fields, file=file)
+        raw = decode_raw_record(value) if _is_known(schema_json) else None
+        raw = raw or _decode_any(value, schema_json)
+        return _record_of(key, raw, file=file)
     except UnsupportedFeatureError:
         raise
     except Exception as error:  # fastavro raises many kinds on bytes that are not Avro
@@ -306,71 +314,85 @@ def decode_metadata_record(key: str, value: bytes, *, schema_json: str, file: st
         raise CorruptTableError(file=file, reason=reason) from error
 
 
-def _decode_fields(key: str, fields: Mapping[str, Any], *, file: str) -> MetadataRecord:
-    kind = fields["type"]
-    if kind in (1, 2):
-        listing = fields["filesystemMetadata"] or {}
-        if kind == 1:
-            return PartitionListRecord({table_partition_path(p): not e["isDeleted"] for p, e in listing.items()})
-        files = {name: FileEntry(entry["size"], entry["isDeleted"]) for name, entry in listing.items()}
+def _record_of(key: str, raw: RawRecord, *, file: str) -> MetadataRecord:
+    if raw.kind == 1:
+        partitions = {table_partition_path(path): not gone for path, (_, gone) in (raw.files or {}).items()}
+        return PartitionListRecord(partitions)
+    if raw.kind == 2:
+        files = {name: FileEntry(size, is_deleted) for name, (size, is_deleted) in (raw.files or {}).items()}
         return FileListRecord(table_partition_path(key), files)
-    if kind in (3, 6):
-        return _decode_stats(key, fields["ColumnStatsMetadata"], of_partition=kind == 6)
-    raise UnsupportedFeatureError(f"{file}: metadata records of type {kind} are not read")
-
-
-def _decode_stats(key: str, stats: Mapping[str, Any], *, of_partition: bool) -> ColumnStatsRecord:
-    type_info = stats.get("valueType")
-    if type_info is None:
-        raise UnsupportedFeatureError(f"column statistics {key} are of index version 1, which is not read")
-    minimum, maximum = stats["minValue"], stats["maxValue"]
+    if raw.kind not in (3, 6):
+        raise UnsupportedFeatureError(f"{file}: metadata records of type {raw.kind} are not read")
+    stats = raw.stats
+    if stats is None or stats.subject is None or stats.column is None:
+        raise ValueError("statistics of no column")
+    if stats.value_type is None:
+        raise UnsupportedFeatureError(f"{file}: column statistics of index version 1 are not read")
     column_range = ColumnRange(
-        column=stats["columnName"],
-        value_type=ValueType(type_info["typeOrdinal"]),
-        minimum=None if minimum is None else minimum[1]["value"],
-        maximum=None if maximum is None else maximum[1]["value"],
-        null_count=stats["nullCount"],
-        value_count=stats["valueCount"],
-        total_size=stats["totalSize"],
-        total_uncompressed_size=stats["totalUncompressedSize"],
-        type_info=type_info["additionalInfo"],
+        column=stats.column,
+        value_type=ValueType(stats.value_type[0]),
+        minimum=stats.minimum[1] if stats.minimum else None,
+        maximum=stats.maximum[1] if stats.maximum else None,
+        null_count=stats.null_count or 0,
+        value_count=stats.value_count or 0,
+        total_size=stats.total_size or 0,
+        total_uncompressed_size=stats.total_uncompressed_size or 0,
+        type_info=stats.value_type[1],
     )
     return ColumnStatsRecord(
-        key=key,
-        subject=stats["fileName"],
-        range=column_range,
-        is_deleted=stats["isDeleted"],
-        is_tight=stats.get("isTightBound", False),
-        of_partition=of_partition,
+        key, stats.subject, column_range, stats.is_deleted, stats.is_tight, of_partition=raw.kind == 6
     )
 
 
-def _encode_files(entries: Mapping[str, tuple[int, bool]]) -> dict[str, dict[str, Any]]:
-    return {name: {"size": size, "isDeleted": deleted} for name, (size, deleted) in entries.items()}
-
-
-def _encode_stats(record: ColumnStatsRecord) -> dict[str, Any]:
+def _raw_stats(record: ColumnStatsRecord) -> RawStats:
     column = record.range
-    return {
-        "fileName": record.subject,
-        "columnName": column.column,
-        "minValue": _wrap(column.minimum, column.value_type),
-        "maxValue": _wrap(column.maximum, column.value_type),
-        "valueCount": column.value_count,
-        "nullCount": column.null_count,
-        "totalSize": column.total_size,
-        "totalUncompressedSize": column.total_uncompressed_size,
-        "isDeleted": record.is_deleted,
-        "isTightBound": record.is_tight,
-        "valueType": {"typeOrdinal": int(column.value_type), "additionalInfo": column.type_info},
-    }
+    branch = _BRANCH_OF.get(column.value_type, LONG)
+    return RawStats(
+        subject=record.subject,
+        column=column.column,
+        minimum=None if column.minimum is None else (branch, column.minimum),
+        maximum=None if column.maximum is None else (branch, column.maximum),
+        value_count=column.value_count,
+        null_count=column.null_count,
+        total_size=column.total_size,
+        total_uncompressed_size=column.total_uncompressed_size,
+        is_deleted=record.is_deleted,
+        is_tight=record.is_tight,
+        value_type=(int(column.value_type), column.type_info),
+    )
 
 
-def _wrap(value: StatValue | None, value_type: ValueType) -> tuple[str, dict[str, StatValue]] | None:
-    if value is None:
-        return None
-    name = _WRAPPER_OF.get(value_type, "IntWrapper" if value_type in _INT_TYPES else "LongWrapper")
-    return f"{NAMESPACE}.{name}", {"value": value}
+def _decode_any(value: bytes, schema_json: str) -> RawRecord:
+    """A record in whatever schema it was written."""
+    source = io.BytesIO(value)
+    schema = _parse_schema(schema_json)
+    record: Any = fastavro.schemaless_reader(
+        source, schema, None, return_record_name=True, return_record_name_override=True
+    )
+    if source.tell() != len(value):
+        raise ValueError(f"{len(value) - source.tell()} bytes are left over")
+    listing = record.get("filesystemMetadata")
+    files = None if listing is None else {name: (e["size"], e["isDeleted"]) for name, e in listing.items()}
+    found = record.get("ColumnStatsMetadata")
+    return RawRecord(record["type"], files, None if found is None else _raw_stats_of(found))
+
+
+def _raw_stats_of(found: Mapping[str, Any]) -> RawStats:
+    minimum, maximum, value_type = found["minValue"], found["maxValue"], found.get("valueType")
+    return RawStats(
+        subject=found["fileName"],
+        column=found["columnName"],
+        # The position in the union is for writing; reading goes by the value type.
+        minimum=None if minimum is None else (0, minimum[1]["value"]),
+        maximum=None if maximum is None else (0, maximum[1]["value"]),
+        value_count=found["valueCount"],
+        null_count=found["nullCount"],
+        total_size=found["totalSize"],
+        total_uncompressed_size=found["totalUncompressedSize"],
+        is_deleted=found["isDeleted"],
+        is_tight=found.get("isTightBound", False),
+        value_type=None if value_type is None else (value_type["typeOrdinal"], value_type["additionalInfo"]),
+    )
 
 
 def _merge_partitions(older: Mapping[str, bool], newer: Mapping[str, bool]) -> dict[str, bool]:
@@ -415,8 +437,40 @@ def _order(value: Any, *, value_type: ValueType) -> Any:
     return value
 
 
+@functools.lru_cache(maxsize=64)
+def _file_digest(file_name: str) -> str:
+    """Kept for a moment: the keys of all columns of a file are made one after the other."""
+    return base64.b64encode(hashlib.md5(file_name.encode(), usedforsecurity=False).digest()).decode()
+
+
+@functools.lru_cache(maxsize=4096)
 def _hash64(text: str) -> str:
     return base64.b64encode(xxhash.xxh64_digest(text.encode(), _HASH_SEED)).decode()
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_powers(length: int) -> tuple[int, ...]:
+    """What each character of a text of this length counts in Java's string hash."""
+    return tuple(pow(31, length - 1 - position, 1 << 32) for position in range(length))
+
+
+@functools.lru_cache(maxsize=16)
+def _is_known(schema_json: str) -> bool:
+    """True if records in this schema are laid out as those in `metadata_schema_json`."""
+    return bool(_layout(json.loads(schema_json)) == _layout(json.loads(metadata_schema_json())))
+
+
+def _layout(schema: Any) -> Any:
+    """What of a schema decides about the bytes: not comments, name spaces, defaults or logical types."""
+    if isinstance(schema, dict):
+        return {
+            name: _layout(part)
+            for name, part in schema.items()
+            if name in ("type", "name", "fields", "items", "values")
+        }
+    if isinstance(schema, list):
+        return [_layout(part) for part in schema]
+    return schema.rsplit(".", 1)[-1] if isinstance(schema, str) else schema
 
 
 @functools.lru_cache(maxsize=16)
