@@ -104,7 +104,8 @@ class FakeIds:
 
     def uuid(self) -> str:
         self._next += 1
-        return f"00000000-0000-4000-8000-{self._next - 1:012d}"
+        # Not all digits at the front, as few real ones are: eight digits there mark a bucket of the bucket index.
+        return f"fa4e1d00-0000-4000-8000-{self._next - 1:012d}"
 
     def number(self, bound: int) -> int:
         self._next += 1

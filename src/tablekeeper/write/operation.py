@@ -26,6 +26,7 @@ from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_w
 from tablekeeper.write.bulk import write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import finish_write, metadata_rollback
+from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
 from tablekeeper.write.kernels import GroupTask, write_group
 from tablekeeper.write.plan import GroupWork, PartitionRows, WorkKind, plan_buckets, plan_partition
 from tablekeeper.write.results import WriteResult, WrittenFile
@@ -133,8 +134,12 @@ def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
         )
         if not files:
             raise _nothing_to_write(request)
-        refuse_too_many_partitions(len({f.stat.group.partition for f in files}), context)
-        return _finish(request, write, context, files, _replaced_slices(request, write, files))
+        partitions = sorted({f.stat.group.partition for f in files})
+        refuse_too_many_partitions(len(partitions), context)
+        if write.at_start.completed_writes:
+            known = _load_snapshot(request, write, partitions[:PARTITIONS_TO_CHECK])
+            refuse_wrong_index(context, known.latest)
+        return _finish(request, write, context, files, _replaced_slices(request, write, partitions))
 
 
 def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
@@ -148,6 +153,8 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         context = replace(request.context, instant=write.inflight.requested_at.value)
         # Rows that replace a partition land in new groups: what is there now does not matter to them.
         snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
+        if snapshot is not None:
+            refuse_wrong_index(context, snapshot.latest)
         work = _plan(request, context, by_partition, snapshot)
         tasks = [
             GroupTask(context, each, number, request.combines, request.operation is Operation.DELETE)
@@ -156,7 +163,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         weights = [_weight(each) for each in work]
         written = request.engine.run(write_group, tasks, label=request.operation.value.lower(), weights=weights)
         files = [file for file in written if file is not None]
-        return _finish(request, write, context, files, _replaced_slices(request, write, files))
+        return _finish(request, write, context, files, _replaced_slices(request, write, sorted(by_partition)))
 
 
 @contextmanager
@@ -194,13 +201,12 @@ def _begun(request: WriteRequest) -> Iterator[OpenWrite]:
 
 
 def _replaced_slices(
-    request: WriteRequest, write: OpenWrite, files: Sequence[WrittenFile]
+    request: WriteRequest, write: OpenWrite, partitions: Sequence[str]
 ) -> tuple[FileSlice, ...] | None:
-    """What an overwrite hides; None for other writes."""
+    """What an overwrite of these partitions hides; None for other writes."""
     if not request.replaces:
         return None
     environment = request.environment
-    partitions = sorted({f.stat.group.partition for f in files})
     if request.operation is Operation.INSERT_OVERWRITE_TABLE:
         partitions = load_partitions(
             environment.storage, environment.config, write.at_start, runtime=environment.runtime

@@ -1,0 +1,109 @@
+"""Does the index that this writer was told of fit the files that are there?
+
+Hudi stores nothing about the index with a table. A writer that takes a bucket table for a plain one, or counts
+another number of buckets, finds none of the keys and writes every row a second time. The names of the file groups
+give a wrong index away, and one row of a base file a wrong number of buckets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tablekeeper.config.write_settings import IndexKind
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.format.hashing import bucket_of_values
+from tablekeeper.model import FileSlice
+from tablekeeper.record.evolution import conform
+from tablekeeper.record.keys import bucket_field_values
+from tablekeeper.write.context import WriteContext
+
+__all__ = ["PARTITIONS_TO_CHECK", "refuse_wrong_index"]
+
+PARTITIONS_TO_CHECK = 16
+"""A table has one index: so many of its partitions tell which."""
+
+_BUCKET_ID = re.compile(r"(\d{8})-")
+# A random id begins with eight digits once in forty; with four zeros and four digits once in 400,000.
+_LIKELY_BUCKETS = 10_000
+_SAMPLED_ROWS = 64
+
+
+def refuse_wrong_index(context: WriteContext, slices: Sequence[FileSlice]) -> None:
+    """Raise `InvalidRequestError` if the slices, all of some partitions, cannot come from the configured index."""
+    if not slices:
+        return
+    if context.settings.index is IndexKind.BUCKET:
+        _refuse_wrong_buckets(context, slices)
+        return
+    buckets = [_bucket(s) for s in slices]
+    taken = Counter((s.group.partition, bucket) for s, bucket in zip(slices, buckets, strict=True))
+    if all(bucket is not None and bucket < _LIKELY_BUCKETS for bucket in buckets) and max(taken.values()) == 1:
+        raise InvalidRequestError(
+            f"the file groups of this table are buckets ({slices[0].group.file_id}), but this writer has no bucket "
+            "index and would write every row a second time. Pass options={'hoodie.index.type': 'BUCKET', "
+            "'hoodie.bucket.index.num.buckets': …} with the number of buckets that the table was made with."
+        )
+
+
+def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) -> None:
+    taken: dict[tuple[str, int], FileSlice] = {}
+    for file_slice in slices:
+        bucket = _bucket(file_slice)
+        if bucket is None:
+            raise InvalidRequestError(
+                f"file group {file_slice.group} is no bucket: the table was written with another index. Leave out "
+                "hoodie.index.type=BUCKET, with which every row would be written a second time."
+            )
+        if bucket >= context.settings.buckets:
+            raise _wrong_count(context, f"file group {file_slice.group} is bucket {bucket}")
+        other = taken.setdefault((file_slice.group.partition, bucket), file_slice)
+        if other is not file_slice:
+            raise InvalidRequestError(
+                f"file groups {other.group} and {file_slice.group} are both bucket {bucket}, so that it is open which "
+                "of them a row belongs to. Delete or overwrite the partition, or cluster it with Java."
+            )
+    _refuse_wrong_hash(context, min((s for s in slices if s.base is not None), key=lambda s: s.size, default=None))
+
+
+def _refuse_wrong_hash(context: WriteContext, file_slice: FileSlice | None) -> None:
+    """Rows of one base file must hash to the bucket that the file is."""
+    if file_slice is None or file_slice.base is None:
+        return
+    names = {path if path in context.schema.names else path.split(".")[0] for path in context.key.fields}
+    schema = pa.schema([field for field in context.schema if field.name in names])
+    with context.store.storage.open_input(file_slice.base.path) as stream:
+        # Small buffered reads: a page of the key columns is enough.
+        file = pq.ParquetFile(stream, buffer_size=1 << 16, pre_buffer=False)
+        if not names <= set(file.schema_arrow.names):
+            return
+        batch = next(file.iter_batches(batch_size=_SAMPLED_ROWS, columns=sorted(names)), None)
+    if batch is None:
+        return
+    values = bucket_field_values(conform(batch, schema), context.settings.bucket_fields, key=context.key)
+    found = bucket_of_values(values, buckets=context.settings.buckets)
+    # Java takes keys apart at these characters, so that such rows prove nothing.
+    texts = pc.binary_join_element_wise(*values, "/").to_pylist()
+    plain = [text is not None and not any(mark in text for mark in ",:") for text in texts]
+    strays = {int(bucket) for bucket, counts in zip(found, plain, strict=True) if counts} - {_bucket(file_slice)}
+    if strays:
+        raise _wrong_count(
+            context, f"file group {file_slice.group} holds rows that hash to bucket {min(strays)} of that many"
+        )
+
+
+def _wrong_count(context: WriteContext, evidence: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"hoodie.bucket.index.num.buckets is {context.settings.buckets}, but {evidence}. Open the table with the "
+        "number of buckets (and the hash fields) that it was made with."
+    )
+
+
+def _bucket(file_slice: FileSlice) -> int | None:
+    found = _BUCKET_ID.match(file_slice.group.file_id)
+    return int(found[1]) if found else None
