@@ -133,23 +133,15 @@ def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
     decode = _DECODERS.get(placed.block.type)
     if decode is None:
         raise UnsupportedFeatureError(f"{placed.file}: data blocks of type {placed.block.type.name} are not supported")
-    table = decode(placed.block, schema, placed.file)
+    table = decode(placed.block, file=placed.file, columns={*schema.names, *key.fields})
     if KEY_COLUMN not in table.column_names:
         table = table.append_column(KEY_COLUMN, record_keys(table, key))
     return conform(table, schema)
 
 
-def _decode_parquet(block: LogBlock, schema: pa.Schema, file: str) -> pa.Table:
-    return decode_parquet_block(block, file=file)
-
-
-def _decode_avro(block: LogBlock, schema: pa.Schema, file: str) -> pa.Table:
-    return decode_avro_block(block, file=file)
-
-
-_DECODERS: dict[BlockType, Callable[[LogBlock, pa.Schema, str], pa.Table]] = {
-    BlockType.PARQUET_DATA: _decode_parquet,
-    BlockType.AVRO_DATA: _decode_avro,
+_DECODERS: dict[BlockType, Callable[..., pa.Table]] = {
+    BlockType.PARQUET_DATA: decode_parquet_block,
+    BlockType.AVRO_DATA: decode_avro_block,
 }
 
 

@@ -95,7 +95,9 @@ def _needed_schema(task: SliceTask) -> pa.Schema:
     if task.commit_times is not None:
         names.add(_COMMIT_TIME)
     if task.file_slice.logs:
-        names |= {KEY_COLUMN, *task.rule.ordering, *task.key.fields, *_MARKS}
+        names |= {KEY_COLUMN, *task.rule.ordering, *_MARKS}
+        if KEY_COLUMN not in task.schema.names:
+            names |= {name.split(".")[0] for name in task.key.fields}
     fields = [field for field in task.schema if field.name in names]
     if KEY_COLUMN in names and KEY_COLUMN not in task.schema.names:
         fields.append(pa.field(KEY_COLUMN, pa.string()))
