@@ -23,6 +23,15 @@ from tablekeeper.format.log_data import encode_parquet_block_content
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.log_names import encode_log_name
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
+from tablekeeper.format.plans.clean import (
+    CleanedPartition,
+    CleanFile,
+    CleanMetadata,
+    CleanPlan,
+    RetainedInstant,
+    encode_clean_metadata,
+    encode_clean_plan,
+)
 from tablekeeper.format.properties import decode_properties
 from tablekeeper.model import (
     SCHEMA_KEY,
@@ -39,7 +48,7 @@ from tablekeeper.model import (
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
 from tablekeeper.snapshot.metadata_table import open_metadata_table
-from tablekeeper.storage import Storage, open_storage
+from tablekeeper.storage import Storage, hadoop_path, open_storage
 from tablekeeper.timeline import (
     Timeline,
     complete_instant,
@@ -52,12 +61,13 @@ from tablekeeper.timeline import (
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.txn.metadata_indexes import MetadataIndexes, load_metadata_indexes
 from tablekeeper.txn.metadata_ranges import load_missing_ranges
-from tablekeeper.txn.metadata_sync import change_of_commit, write_metadata_update
+from tablekeeper.txn.metadata_sync import change_of_clean, change_of_commit, write_metadata_update
 
 __all__ = ["HandWriter", "listing_by_directories", "listing_by_metadata_table"]
 
 _META = ("_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path")
 _PROPERTIES = ".hoodie/hoodie.properties"
+_POLICY = "KEEP_LATEST_COMMITS"
 
 
 @dataclass
@@ -138,6 +148,37 @@ class HandWriter:
         completed_at = CompletionTime(self.time())
         return complete_instant(
             storage, config, inflight, completed_at=completed_at, content=encode_commit_metadata(metadata)
+        )
+
+    def clean(self, files: Mapping[str, Sequence[str]]) -> None:
+        """Delete files of old slices, as a clean of its own on both timelines."""
+        storage, config, last = self.storage, self.config, self.timeline.completed_writes[-1]
+        requested_at = RequestedTime(self.time())
+        newest = last.requested_at.value
+        retained = RetainedInstant(newest, last.action.value, "COMPLETED")
+        paths = {p: tuple(CleanFile(hadoop_path(storage.spec, join_path(p, n))) for n in files[p]) for p in files}
+        plan = CleanPlan(_POLICY, paths, earliest_instant_to_retain=retained, last_completed_commit=newest)
+        content = encode_clean_plan(plan)
+        requested = create_requested(storage, config, requested_at=requested_at, action=Action.CLEAN, content=content)
+        inflight = start_inflight(storage, config, requested)
+        storage.delete_many(join_path(partition, name) for partition, names in files.items() for name in names)
+        write_metadata_update(
+            storage,
+            config,
+            change_of_clean(files),
+            self.indexes,
+            requested_at=requested_at,
+            completed_at=CompletionTime(self.time()),
+            runtime=SYSTEM_RUNTIME,
+        )
+        cleaned = {p: CleanedPartition(p, _POLICY, tuple(files[p]), tuple(files[p])) for p in files}
+        done = CleanMetadata(requested_at.value, 1, sum(map(len, files.values())), newest, newest, cleaned)
+        complete_instant(
+            storage,
+            config,
+            inflight,
+            completed_at=CompletionTime(self.time()),
+            content=encode_clean_metadata(done),
         )
 
     def sync(self, metadata: CommitMetadata, requested_at: RequestedTime) -> None:

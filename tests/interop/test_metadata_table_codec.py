@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+import tablekeeper as tk
 from tablekeeper.format.base_file import decode_base_name
 from tests.interop.hand_writer import HandWriter, listing_by_directories, listing_by_metadata_table
 from tests.support.java_hudi import JavaTable, rust_read
@@ -179,3 +181,63 @@ def test_statistics_of_every_type_are_those_that_java_writes(spark: Any, tmp_pat
     definitions = json.loads(Path(peer.java.path, ".hoodie/.index_defs/index.json").read_text(encoding="utf-8"))
     assert set(SCHEMA.names) <= set(definitions["indexDefinitions"]["column_stats"]["sourceFields"])
     assert peer.ours.indexes.columns == tuple(definitions["indexDefinitions"]["column_stats"]["sourceFields"])
+
+
+def test_indexes_that_we_do_not_keep_are_switched_off_and_java_builds_them_anew(spark: Any, tmp_path: Path) -> None:
+    indexes = {
+        "hoodie__metadata__global__record__level__index__enable": "true",
+        "hoodie__metadata__index__bloom__filter__enable": "true",
+        "hoodie__index__type": "GLOBAL_RECORD_LEVEL_INDEX",
+    }
+    peer = Peer(spark, tmp_path / "t", table_type="cow", partition_by="city", **indexes)
+    peer.java.write(rows(range(10), "a"), "upsert")
+    assert {"record_index", "bloom_filters"} <= set(peer.ours.config.metadata_partitions)
+    result = tk.Table.open(peer.java.path, engine="local").upsert(rows(range(100, 105), "a"))
+    assert any("record_index" in note and "bloom_filters" in note for note in result.notes)
+    assert set(peer.ours.config.metadata_partitions) == {"files", "column_stats", "partition_stats"}
+    peer.check([*range(10), *range(100, 105)], probes=[(103, 1)])
+    peer.java.write(rows(range(103, 107), "a", ts=2), "upsert")
+    assert "record_index" in peer.ours.config.metadata_partitions
+    peer.check([*range(10), *range(100, 107)], probes=[(101, 1), (104, 2)])
+
+
+def test_values_of_a_new_column_are_found_before_and_after_javas_next_write(spark: Any, tmp_path: Path) -> None:
+    peer = Peer(spark, tmp_path / "t", table_type="cow", partition_by="city")
+    peer.java.write(pa.concat_tables([rows(range(10), "a"), rows(range(10, 20), "b")]), "bulk_insert")
+
+    def with_extra(table: pa.Table) -> pa.Table:
+        return table.append_column("extra", pc.add(table.column("id"), 1000))
+
+    result = tk.Table.open(peer.java.path, engine="local").insert(with_extra(rows(range(100, 105), "b")))
+    assert any("column_stats" in note for note in result.notes)
+    assert peer.ids(where="extra = 1103") == [103]
+    assert peer.ids(where="extra is null") == [*range(20)]
+    peer.java.write(with_extra(rows(range(200, 205), "a")), "insert")
+    assert "column_stats" in peer.ours.config.metadata_partitions
+    assert peer.ids(where="extra = 1103") == [103]
+    assert peer.ids(where="extra = 1204") == [204]
+    peer.check([*range(20), *range(100, 105), *range(200, 205)], probes=[(103, 1), (204, 1)])
+
+
+def test_the_metadata_table_can_be_switched_off_and_java_builds_it_anew(spark: Any, tmp_path: Path) -> None:
+    peer = Peer(spark, tmp_path / "t", table_type="cow", partition_by="city")
+    peer.java.write(rows(range(10), "a"), "bulk_insert")
+    table = tk.Table.open(peer.java.path, engine="local", options={"hoodie.metadata.enable": "false"})
+    assert table.upsert(rows(range(100, 105), "a")).notes
+    assert not Path(peer.java.path, ".hoodie/metadata").exists()
+    assert peer.ids() == [*range(10), *range(100, 105)]
+    assert peer.ids(where="id = 103") == [103]
+    peer.java.write(rows(range(200, 205), "a"), "insert")
+    peer.check([*range(10), *range(100, 105), *range(200, 205)], probes=[(103, 1)])
+
+
+def test_files_that_we_cleaned_are_gone_from_javas_listing(spark: Any, tmp_path: Path, table_type: str) -> None:
+    peer = Peer(spark, tmp_path / "t", table_type=table_type, partition_by="city")
+    peer.java.write(rows(range(10), "a"), "bulk_insert")
+    writer = peer.ours
+    (old,) = [name for name, _ in listing_by_directories(writer)["a"]]
+    peer.java.write(rows(range(10), "a", ts=2), "insert_overwrite")
+    writer.clean({"a": [old]})
+    peer.check([*range(10)], probes=[(5, 2)])
+    peer.java.write(rows(range(20, 25), "a"), "insert")
+    peer.check([*range(10), *range(20, 25)], probes=[(5, 2), (21, 1)])
