@@ -25,6 +25,7 @@ __all__ = ["GroupWork", "HashRange", "PartitionRows", "RowSource", "WorkKind", "
 
 # What a row takes in a compressed base file, as a share of what it takes in memory, until files tell better.
 _COMPRESSION_GUESS = 0.4
+_TELLING_BYTES = 1 << 20
 
 
 class WorkKind(enum.Enum):
@@ -172,10 +173,13 @@ def _insert_targets(rows: PartitionRows, settings: WriteSettings, count: int, *,
 
 
 def _row_bytes(rows: PartitionRows, settings: WriteSettings) -> float:
-    """What a row takes in a base file: as the existing files have it, else guessed from the rows in memory."""
+    """What a row takes in a base file: as the existing files have it, else guessed from the rows in memory.
+
+    Footers and bloom filters make up most of a tiny file, which therefore says little about rows.
+    """
     known = {t.group: t.base_rows for t in rows.tagged if t.base_rows}
     size = sum(s.base.size for s in rows.slices if s.base is not None and s.group in known)
-    if known and size:
+    if known and size >= min(_TELLING_BYTES, settings.max_file_bytes // 2):
         return max(1.0, size / sum(known.values()))
     staged = sum(batch.bytes for batch in rows.staged) / max(1, rows.row_count)
     return max(1.0, min(float(settings.row_bytes_estimate), staged * _COMPRESSION_GUESS))
@@ -193,9 +197,10 @@ def _split(rows: PartitionRows, fresh: npt.NDArray[np.bool_], targets: Sequence[
     sources = []
     for start, end in pairwise(cuts):
         hashes = HashRange(start, end)
-        chosen = [i for i, batch in enumerate(rows.staged) if hashes.meets(batch)]
+        # One batch at least, so that the source has a schema even where no row falls into the range.
+        chosen = [i for i, batch in enumerate(rows.staged) if hashes.meets(batch)] or [0]
         masks = [fresh[first_row[i] : first_row[i + 1]] for i in chosen]
-        mine = np.flatnonzero(np.concatenate([np.zeros(0, bool), *masks]))
+        mine = np.flatnonzero(np.concatenate(masks))
         staged = tuple(rows.staged[i] for i in chosen)
         sources.append(RowSource(staged, mine.astype(np.int32).tobytes(), hashes))
     return sources

@@ -20,10 +20,13 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Outcome of a write. `instant` is None if there was nothing to do and nothing was committed."""
+    """Outcome of a write: one commit, also where nothing changed (a delete of keys that are not there).
+
+    Rows that go into a log on top of a bucket count as updated, new or not: nobody looks.
+    """
 
     operation: str
-    instant: RequestedTime | None
+    instant: RequestedTime
     completed_at: CompletionTime | None
     rows_inserted: int = 0
     rows_updated: int = 0
