@@ -18,6 +18,7 @@ __all__ = [
     "PROPERTIES_FILE",
     "change_properties",
     "create_properties",
+    "has_table",
     "load_table_config",
     "refuse_existing_table",
 ]
@@ -40,6 +41,11 @@ def load_table_config(storage: Storage) -> TableConfig:
     return parse_table_config(properties, file=PROPERTIES_FILE)
 
 
+def has_table(storage: Storage) -> bool:
+    """Whether there is a table here, also one whose properties are just being changed."""
+    return storage.stat(PROPERTIES_FILE) is not None or storage.stat(_BACKUP_FILE) is not None
+
+
 def create_properties(storage: Storage, properties: Mapping[str, str]) -> None:
     """Create the file of a new table; of several who try, one wins and the others are told."""
     content = encode_properties(_with_checksum(properties), comment=_COMMENT)
@@ -48,8 +54,8 @@ def create_properties(storage: Storage, properties: Mapping[str, str]) -> None:
 
 
 def refuse_existing_table(storage: Storage) -> None:
-    """Raise `InvalidRequestError` if there is a table here, also one whose properties are just being changed."""
-    if storage.stat(PROPERTIES_FILE) is not None or storage.stat(_BACKUP_FILE) is not None:
+    """Raise `InvalidRequestError` if there is a table here."""
+    if has_table(storage):
         raise _exists_already(storage)
 
 
