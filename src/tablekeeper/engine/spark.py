@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -48,7 +50,7 @@ class SparkEngine:
         self._spark = spark
         self._driver_bytes = driver_bytes
         self._driver = LocalEngine()
-        _use_this_interpreter(spark)
+        self.chose_interpreter = _use_this_interpreter(spark)
 
     @property
     def parallelism(self) -> int:
@@ -189,18 +191,21 @@ class _SourceJob:
         yield _answer(part, self._kernel(self._context, part, batches))
 
 
-def _use_this_interpreter(spark: SparkSession) -> None:
-    """On a local master, run Python workers with the interpreter of the caller.
+def _use_this_interpreter(spark: SparkSession) -> bool:
+    """On a local master, run Python workers with the interpreter of the caller; True if Spark would take another.
 
     Spark starts whatever `python3` is first on the path, which in a virtual environment that was not activated
     is another installation, without this package. An explicit choice of the user's is left alone.
     """
     context = getattr(spark, "_sc", None)
     if context is None or not str(context.master).startswith("local"):
-        return
+        return False
     chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
-    if not chosen:
-        context.pythonExec = sys.executable
+    if chosen:
+        return False
+    context.pythonExec = sys.executable
+    first = shutil.which("python3")
+    return first is None or Path(first).parent != Path(sys.executable).parent
 
 
 def _answer(number: int, result: Any) -> pa.RecordBatch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
+from weakref import WeakSet
 
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.engine.protocol import Engine
@@ -10,6 +12,9 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
 
 __all__ = ["choose_engine"]
+
+# Registering starts a Python process, so once a session is enough.
+_REGISTERED: WeakSet[Any] = WeakSet()
 
 
 def choose_engine(*, spark: Any, engine: str | None, runtime: Runtime) -> Engine:
@@ -27,4 +32,19 @@ def choose_engine(*, spark: Any, engine: str | None, runtime: Runtime) -> Engine
     # Importing PySpark takes time and is optional: only those who bring a session pay for it.
     from tablekeeper.engine.spark import SparkEngine  # noqa: PLC0415
 
-    return SparkEngine(spark)
+    chosen = SparkEngine(spark)
+    if chosen.chose_interpreter:
+        _register_format(spark)
+    return chosen
+
+
+def _register_format(spark: Any) -> None:
+    """Make `spark.read.format("tablekeeper")` known to a session whose own Python could not find it.
+
+    Everywhere else Spark 4 finds the format by itself. The data source is imported by name: it stands above the
+    tables that it opens.
+    """
+    if spark in _REGISTERED or not hasattr(spark, "dataSource"):
+        return
+    import_module("tablekeeper.spark_datasource").register(spark)
+    _REGISTERED.add(spark)

@@ -1,0 +1,273 @@
+"""`spark.read.format("tablekeeper")` and `df.write.format("tablekeeper")`, by the Python data source API of Spark 4.
+
+Where tablekeeper is installed for Spark's Python, the format is found without being registered (`pyspark_tablekeeper`);
+`register` serves the other cases.
+
+Reading: the driver's Python process plans file slices, balanced over tasks, and each task merges its slices. Filters
+are pushed down to partitions, row groups and rows where Spark passes them on (4.1 and later, with
+`spark.sql.python.filterPushdown.enabled`). No Spark up to 4.3 tells Python sources which columns a query needs:
+name them with the option `columns` or with `.schema(…)`, else all are read.
+
+Writing: tasks stage their rows, then the driver's Python process does the rest with the local engine, because no
+session can be reached from there. `Table.upsert` and its kin do all work in Spark's tasks; prefer them for much data.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql import datasource as api
+from pyspark.sql.types import StructType
+
+from tablekeeper.engine.spark_types import arrow_from_spark, spark_from_arrow
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.model import Operation
+from tablekeeper.read.incremental import load_change_tasks
+from tablekeeper.read.query import Query, load_slice_tasks
+from tablekeeper.read.slice_rows import SliceTask, read_slice
+from tablekeeper.record.predicate import And, Not, Predicate, from_comparisons, parse_predicate
+from tablekeeper.storage import open_storage
+from tablekeeper.table import Table
+from tablekeeper.table.source_options import ReadOptions, WriteOptions
+from tablekeeper.table.times import load_window
+from tablekeeper.txn.properties_file import has_table
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.operation import execute_staged, staging_kernel
+from tablekeeper.write.staging import StagedBatch
+
+__all__ = ["SliceReader", "StagedRows", "StagingWriter", "TablekeeperDataSource", "register"]
+
+_PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+_BYTES_A_TASK = 64 << 20
+_TASKS_A_CORE = 2
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to this session, and let Spark push filters down unless the session says otherwise."""
+    spark.dataSource.register(TablekeeperDataSource)
+    if hasattr(api.DataSourceReader, "pushFilters") and spark.conf.get(_PUSHDOWN_SETTING, None) is None:
+        spark.conf.set(_PUSHDOWN_SETTING, "true")
+
+
+class TablekeeperDataSource(api.DataSource):
+    """The format `tablekeeper`.
+
+    Read options: `as_of`, `mode`, `columns`, `where`, `since`, `until`, `meta_columns` and `parallelism` (the number of
+    tasks). Write options: `operation`, and for a table that is not there yet `name`, `key`, `partition_by`, `ordering`
+    and `table_type`. Both: `storage.…`, and Hudi's settings by their names.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "tablekeeper"
+
+    def schema(self) -> StructType:
+        return spark_from_arrow(_load_query(ReadOptions.parse(self.options)).output)
+
+    def reader(self, schema: StructType) -> SliceReader:
+        options = ReadOptions.parse(self.options)
+        # Spark refuses a reader that takes filters while the setting is off, so only the process that passes
+        # filters on gets one.
+        return FilteringReader(options, schema) if _passes_filters_on() else SliceReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> StagingWriter:
+        options = WriteOptions.parse(self.options, overwrite=overwrite)
+        return StagingWriter(options, schema)
+
+
+class SlicePartition(api.InputPartition):
+    """The slices that one task reads."""
+
+    def __init__(self, tasks: Sequence[SliceTask]) -> None:
+        super().__init__(len(tasks))
+        self.tasks = tuple(tasks)
+
+
+class SliceReader(api.DataSourceReader):
+    """Reads `schema`, slices of the table balanced over tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._pushed: tuple[Predicate, ...] = ()
+
+    def partitions(self) -> list[SlicePartition]:
+        query = _load_query(self._options, columns=self._schema.names, pushed=self._pushed)
+        _refuse_other_types(query, self._schema)
+        if self._options.is_incremental:
+            window = load_window(query, since=self._options.since, until=self._options.until)
+            tasks = load_change_tasks(query, window)
+        else:
+            tasks = load_slice_tasks(query)
+        # Spark asks a reader without partitions to read a partition that it makes up; an empty one reads nothing.
+        return [SlicePartition(share) for share in _balanced(tasks, self._options.parallelism) or [[]]]
+
+    def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SlicePartition):
+            raise TypeError(f"not a partition of this reader: {partition!r}")
+        expected = arrow_from_spark(self._schema)
+        for task in partition.tasks:
+            for batch in read_slice(task):
+                yield _exactly(batch, expected)
+
+
+class FilteringReader(SliceReader):
+    """A reader that takes over the filters that it can evaluate as Spark would."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 (Spark's name)
+        schema = arrow_from_spark(self._schema)
+        for each in filters:
+            predicate = _predicate(each, schema)
+            if predicate is None:
+                yield each
+            else:
+                self._pushed += (predicate,)
+
+
+class StagedRows(api.WriterCommitMessage):
+    """Where a task parked its rows."""
+
+    def __init__(self, batches: Sequence[StagedBatch]) -> None:
+        self.batches = tuple(batches)
+
+
+class StagingWriter(api.DataSourceArrowWriter):
+    """Tasks stage rows; the commit finds their file groups, writes them and puts the commit on the timeline."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._incoming = arrow_from_spark(schema)
+        _create_missing_table(options, self._incoming)
+        self._context: WriteContext = _open(options).load_write(options.operation, self._incoming).context
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        task = TaskContext.get()
+        part = task.partitionId() if task is not None else 0
+        return StagedRows(staging_kernel(self._options.operation)(self._context, part, iterator))
+
+    def commit(self, messages: list[api.WriterCommitMessage | None]) -> None:
+        staged = [batch for message in messages if isinstance(message, StagedRows) for batch in message.batches]
+        request = _open(self._options).load_write(self._options.operation, self._incoming)
+        execute_staged(replace(request, context=self._context), staged)
+
+    def abort(self, messages: list[api.WriterCommitMessage | None]) -> None:
+        self._context.store.storage.delete_tree(self._context.staging)
+
+
+def _passes_filters_on() -> bool:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(spec, "name", None) == _PUSHDOWN_WORKER
+
+
+def _open(options: ReadOptions | WriteOptions) -> Table:
+    return Table.open(options.path, engine="local", options=options.settings, storage_options=options.storage)
+
+
+def _load_query(
+    options: ReadOptions, *, columns: Sequence[str] | None = None, pushed: Sequence[Predicate] = ()
+) -> Query:
+    conditions = [*([parse_predicate(options.where)] if options.where else []), *pushed]
+    where = And(tuple(conditions)) if len(conditions) > 1 else conditions[0] if conditions else None
+    return _open(options).load_query(
+        columns=columns if columns is not None else options.columns,
+        where=where,
+        as_of=options.as_of,
+        mode=options.mode,
+        meta_columns=options.meta_columns,
+    )
+
+
+def _refuse_other_types(query: Query, schema: StructType) -> None:
+    """A schema given to `.schema(…)` chooses columns; it cannot change their types."""
+    for mine, wanted in zip(spark_from_arrow(query.output).fields, schema.fields, strict=True):
+        if mine.dataType.simpleString() != wanted.dataType.simpleString():
+            raise InvalidRequestError(
+                f"column {mine.name} of table {query.config.name} is {mine.dataType.simpleString()}, not "
+                f"{wanted.dataType.simpleString()}. Read it as it is, and cast it in a select."
+            )
+
+
+def _balanced(tasks: Sequence[SliceTask], parallelism: int) -> list[list[SliceTask]]:
+    """Shares of about the same number of bytes: the heaviest slice first, each to the share that has least."""
+    sizes = [task.file_slice.size for task in tasks]
+    wished = parallelism or max((os.cpu_count() or 1) * _TASKS_A_CORE, -(-sum(sizes) // _BYTES_A_TASK))
+    shares: list[list[SliceTask]] = [[] for _ in range(min(wished, len(tasks)))]
+    loads = [0] * len(shares)
+    for number in sorted(range(len(tasks)), key=lambda n: -sizes[n]):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(tasks[number])
+        loads[lightest] += sizes[number] + 1
+    return shares
+
+
+def _exactly(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in the very types that Spark expects; the kernel's may be wider or of another time unit."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_COMPARISONS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "In": "in",
+    "IsNull": "is null",
+    "IsNotNull": "is not null",
+    "StringStartsWith": "starts with",
+    "StringEndsWith": "ends with",
+    "StringContains": "contains",
+}
+
+
+def _predicate(given: Any, schema: pa.Schema) -> Predicate | None:
+    """The filter as a predicate over these columns; None if Spark has to evaluate it."""
+    kind = type(given).__name__
+    if kind == "Not":
+        # `<=>` is never null, while the equality that stands for it here is: their negations differ.
+        inner = None if type(given.child).__name__ == "EqualNullSafe" else _predicate(given.child, schema)
+        return None if inner is None else Not(inner)
+    if kind not in _COMPARISONS or any("." in part for part in given.attribute):
+        return None
+    comparison = (".".join(given.attribute), _COMPARISONS[kind], getattr(given, "value", None))
+    try:
+        predicate = from_comparisons([comparison])
+        predicate.to_arrow(schema)
+    except InvalidRequestError:
+        return None
+    return predicate
+
+
+def _create_missing_table(options: WriteOptions, schema: pa.Schema) -> None:
+    if has_table(open_storage(options.path, options=options.storage)):
+        return
+    if not options.key or options.operation is Operation.DELETE:
+        raise InvalidRequestError(
+            f"there is no table at {options.path}. To make one with this write, give the option key (and partition_by, "
+            "ordering, table_type, name as you need them), or make it with Table.create."
+        )
+    Table.create(
+        options.path,
+        name=options.name,
+        schema=schema,
+        key=options.key,
+        partition_by=options.partition_by or None,
+        ordering=options.ordering or None,
+        table_type=options.table_type,
+        engine="local",
+        options=options.settings,
+        storage_options=options.storage,
+    )

@@ -1,0 +1,152 @@
+"""The options of Spark's own read and write syntax: texts by name, checked and typed.
+
+Names are those of the arguments of `Table.read`, `Table.changes` and `Table.create`. Lists are written with
+commas. Hudi's settings go by their own names, and settings of the store by `storage.` and their name. An unknown
+name is refused, so that a misspelt option is never ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tablekeeper.config.options import OPTIONS, Options
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.model import Operation
+
+__all__ = ["ReadOptions", "WriteOptions"]
+
+_STORAGE = "storage."
+_READ = ("path", "columns", "where", "as_of", "since", "until", "mode", "meta_columns", "parallelism")
+_WRITE = ("path", "operation", "name", "key", "partition_by", "ordering", "table_type")
+_APPENDING = (Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.DELETE)
+_REPLACING = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and in how many tasks (0: as the table's size suggests)."""
+
+    path: str
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    as_of: str | None = None
+    since: str | None = None
+    until: str | None = None
+    mode: str = "snapshot"
+    meta_columns: bool = False
+    parallelism: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether it asks for changes instead of for the table."""
+        return self.since is not None or self.until is not None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+        """From the texts given; `InvalidRequestError` names the first that is wrong."""
+        known, settings, storage = _sorted(given, _READ)
+        options = cls(
+            path=_path(known),
+            columns=_names(known.get("columns")) or None,
+            where=known.get("where"),
+            as_of=known.get("as_of"),
+            since=known.get("since"),
+            until=known.get("until"),
+            mode=known.get("mode", "snapshot"),
+            meta_columns=_flag("meta_columns", known.get("meta_columns", "false")),
+            parallelism=_count("parallelism", known.get("parallelism", "0")),
+            settings=settings,
+            storage=storage,
+        )
+        if options.is_incremental and (options.as_of is not None or options.mode != "snapshot"):
+            raise InvalidRequestError("since and until do not go together with as_of and mode: leave one pair out")
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What to write, and what the table is to be if it is not there yet."""
+
+    path: str
+    operation: Operation
+    name: str
+    key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    ordering: tuple[str, ...] = ()
+    table_type: str = "mor"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
+        """From the texts given and the save mode; `InvalidRequestError` names the first that is wrong."""
+        known, settings, storage = _sorted(given, _WRITE)
+        path = _path(known)
+        return cls(
+            path=path,
+            operation=_operation(known.get("operation"), overwrite=overwrite),
+            name=known.get("name") or path.rstrip("/").rpartition("/")[2],
+            key=_names(known.get("key")),
+            partition_by=_names(known.get("partition_by")),
+            ordering=_names(known.get("ordering")),
+            table_type=known.get("table_type", "mor"),
+            settings=settings,
+            storage=storage,
+        )
+
+
+def _sorted(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Options of ours, Hudi's settings and the store's."""
+    known: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    for name, value in given.items():
+        if name in names:
+            known[name] = value
+        elif name.startswith(_STORAGE):
+            storage[name.removeprefix(_STORAGE)] = value
+        elif name in OPTIONS or "." in name:
+            settings[name] = value
+        else:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
+            raise InvalidRequestError(f"unknown option {name!r}. {hint}")
+    return known, Options(settings).given, storage
+
+
+def _path(known: Mapping[str, str]) -> str:
+    if not known.get("path"):
+        raise InvalidRequestError("no path: give it to load() or save(), one path, for example '/lake/trips'")
+    return known["path"]
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidRequestError(f"option {name}: {text!r} is not true or false")
+    return text.lower() == "true"
+
+
+def _count(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequestError(f"option {name}: {text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+def _operation(text: str | None, *, overwrite: bool) -> Operation:
+    allowed = _REPLACING if overwrite else _APPENDING
+    if text is None:
+        return allowed[0]
+    for operation in allowed:
+        if operation.value == text.upper():
+            return operation
+    mode = "overwrite" if overwrite else "append"
+    names = ", ".join(operation.value.lower() for operation in allowed)
+    raise InvalidRequestError(f"operation {text!r} does not go with mode {mode!r}, which takes one of {names}")
