@@ -241,3 +241,21 @@ def test_files_that_we_cleaned_are_gone_from_javas_listing(spark: Any, tmp_path:
     peer.check([*range(10)], probes=[(5, 2)])
     peer.java.write(rows(range(20, 25), "a"), "insert")
     peer.check([*range(10), *range(20, 25)], probes=[(5, 2), (21, 1)])
+
+
+def test_values_of_a_widened_column_are_found_before_and_after_javas_next_write(spark: Any, tmp_path: Path) -> None:
+    peer = Peer(spark, tmp_path / "t", table_type="cow", partition_by="city")
+    peer.java.write(pa.concat_tables([rows(range(10), "a"), rows(range(10, 20), "b")]), "bulk_insert")
+
+    def widened(table: pa.Table) -> pa.Table:
+        position = SCHEMA.get_field_index("small")
+        return table.set_column(position, "small", pc.add(table.column("small").cast(pa.int64()), 1 << 40))
+
+    tk.Table.open(peer.java.path, engine="local").insert(widened(rows(range(100, 105), "b")))
+    assert peer.ids(where=f"small = {(1 << 40) + 103}") == [103]
+    assert peer.ids(where="small = 12") == [12]
+    peer.java.write(widened(rows(range(200, 205), "a")), "insert")
+    assert peer.ids(where=f"small = {(1 << 40) + 103}") == [103]
+    assert peer.ids(where=f"small = {(1 << 40) + 204}") == [204]
+    assert peer.ids(where="small = 12") == [12]
+    assert listing_by_metadata_table(peer.ours) == listing_by_directories(peer.ours)
