@@ -259,3 +259,24 @@ def test_values_of_a_widened_column_are_found_before_and_after_javas_next_write(
     assert peer.ids(where=f"small = {(1 << 40) + 204}") == [204]
     assert peer.ids(where="small = 12") == [12]
     assert listing_by_metadata_table(peer.ours) == listing_by_directories(peer.ours)
+
+
+def test_a_table_of_version_8_keeps_its_listing_and_loses_its_old_statistics(
+    spark: Any, tmp_path: Path, table_type: str
+) -> None:
+    old = {"hoodie__write__table__version": "8", "hoodie__write__auto__upgrade": "false"}
+    peer = Peer(spark, tmp_path / "t", table_type=table_type, partition_by="city", **old)
+    peer.java.write(pa.concat_tables([rows(range(10), "a"), rows(range(10, 20), "b")]), "bulk_insert")
+    config = peer.ours.config
+    assert config.version == 8
+    assert {"files", "column_stats", "partition_stats"} <= set(config.metadata_partitions)
+    tk.Table.open(peer.java.path, engine="local").upsert(rows(range(5, 12), "a", ts=2))
+    assert peer.ours.config.metadata_partitions == ("files",)
+    expected = sorted([*range(10), *range(10, 12), *range(10, 20)])
+    assert peer.ids() == expected
+    assert peer.ids(where="ts = 2011") == [11]
+    assert listing_by_metadata_table(peer.ours) == listing_by_directories(peer.ours)
+    peer.java.write(rows(range(30, 32), "a"), "upsert")
+    assert peer.ids() == [*expected, 30, 31]
+    assert peer.ids(where="ts = 2011") == [11]
+    assert listing_by_metadata_table(peer.ours) == listing_by_directories(peer.ours)
