@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tablekeeper.config.write_settings import LogBlockFormat
 from tablekeeper.format.avro_columnar import encode_avro_block_content
-from tablekeeper.format.column_stats import column_ranges_from_table
+from tablekeeper.format.column_stats import column_ranges_from_table, empty_column_range
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_data import encode_parquet_block_content
 from tablekeeper.format.log_deletes import encode_deletes
@@ -63,10 +63,14 @@ def write_log_file(
         log_version=_FIRST_VERSION,
         base_file=file_slice.base.name if file_slice.base is not None else "",
     )
-    ranges: tuple[ColumnRange, ...] = ()
-    if context.stats_columns and rows is not None:
-        ranges = tuple(column_ranges_from_table(rows, columns=context.stats_columns).values())
-    return WrittenFile(stat, ranges)
+    return WrittenFile(stat, _column_ranges(context, rows))
+
+
+def _column_ranges(context: WriteContext, rows: pa.Table | None) -> tuple[ColumnRange, ...]:
+    """Ranges of the columns that the metadata table indexes; a log of nothing but deletes has empty ones."""
+    if rows is None or not rows.num_rows:
+        return tuple(empty_column_range(column) for column in context.stats_columns)
+    return tuple(column_ranges_from_table(rows, columns=context.stats_columns).values())
 
 
 def _data_block(context: WriteContext, rows: pa.Table) -> bytes:
