@@ -10,7 +10,7 @@ from tablekeeper.format.log_blocks import BlockType, HeaderKey, decode_blocks, e
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.metadata_records import FileEntry, FileListRecord, PartitionListRecord
 from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
-from tablekeeper.storage import MemoryStorage, Storage
+from tablekeeper.storage import FileInfo, MemoryStorage, Storage
 from tablekeeper.timeline import load_timeline
 from tests.support.metadata_builder import MetadataBuilder
 
@@ -145,3 +145,38 @@ def test_a_file_that_vanishes_meanwhile_leads_to_a_second_look() -> None:
     assert table.partitions() == []
     with pytest.raises(NotFoundError):
         open_metadata_table(Vanishing(built.storage, 99), built.config, timeline)
+
+
+class Counting(MemoryStorage):
+    """A second client of a store that notes what it is asked for."""
+
+    def __init__(self, of: Storage) -> None:
+        super().__init__(of.spec.uri)
+        self.calls: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        self.calls.append(f"read {path.rsplit('/', 1)[-1]}")
+        return super().read(path)
+
+    def list_files(self, directory: str) -> list[FileInfo]:
+        self.calls.append(f"list {directory}")
+        return super().list_files(directory)
+
+
+def test_the_number_of_calls_does_not_depend_on_the_number_of_partitions() -> None:
+    built = MetadataBuilder()
+    names = [f"p={number:04d}" for number in range(1000)]
+    built.metadata_instant(T1, "20240102000000005")
+    partitions = PartitionListRecord(dict.fromkeys(names, True))
+    built.log(T1, partitions, *(FileListRecord(name, {"x": FileEntry(1)}) for name in names))
+    timeline = load_timeline(built.storage, built.config)
+    storage = Counting(built.storage)
+    table = open_metadata_table(storage, built.config, timeline)
+    assert table is not None
+    assert table.files(table.partitions()) == {name: [("x", 1)] for name in names}
+    assert sorted(storage.calls) == [
+        "list .hoodie/metadata/.hoodie/timeline",
+        "list .hoodie/metadata/files",
+        "read .files-0000-0_00000000000000000.log.1_0-0-0",
+        f"read .files-0000-0_{T1}.log.1_0-0-0",
+    ]
