@@ -55,7 +55,7 @@ def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) ->
     taken: dict[tuple[str, int], FileSlice] = {}
     for file_slice in slices:
         bucket = _bucket(file_slice)
-        if bucket is None:
+        if bucket is None or bucket >= max(_LIKELY_BUCKETS, context.settings.buckets):
             raise InvalidRequestError(
                 f"file group {file_slice.group} is no bucket: the table was written with another index. Leave out "
                 "hoodie.index.type=BUCKET, with which every row would be written a second time."
