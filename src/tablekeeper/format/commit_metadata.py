@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.avro_container import decode_any_record, encode_record
-from tablekeeper.model import CommitMetadata, FileGroupId, Operation, WriteStat
+from tablekeeper.model import CommitMetadata, FileGroupId, Operation, WriteStat, join_path
 
-__all__ = ["decode_commit_metadata", "encode_commit_metadata"]
+__all__ = ["decode_commit_metadata", "decode_written_paths", "encode_commit_metadata"]
 
 T = TypeVar("T")
 
@@ -61,15 +61,37 @@ def decode_commit_metadata(data: bytes, *, file: str) -> CommitMetadata:
     """What a commit did. No bytes at all, as in most requested and inflight files, say nothing."""
     if not data:
         return CommitMetadata(Operation.UNKNOWN)
+    fields, replaces = _load_fields(data, file=file)
+    return _decode_record(fields, replaces=replaces)
+
+
+def decode_written_paths(data: bytes, *, file: str) -> frozenset[str]:
+    """Every file that a commit wrote, by path relative to the table: also those beside the one of each statistic.
+
+    A writer that rolls a log over names all its log files in one statistic, and change data has files of its own.
+    """
+    if not data:
+        return frozenset()
+    fields, _ = _load_fields(data, file=file)
+    paths: set[str] = set()
+    for partition, stats in fields.mapping("partitionToWriteStats", list).items():
+        for stat in stats:
+            one = _Fields(stat, file)
+            paths.add(one.optional("path", str) or "")
+            paths.update(join_path(partition, str(name)) for name in one.optional("logFiles", list) or ())
+            paths.update(one.mapping("cdcStats", int))
+    return frozenset(paths - {""})
+
+
+def _load_fields(data: bytes, *, file: str) -> tuple[_Fields, bool]:
+    """The record, and whether it is a replace commit's."""
     if data[:1] in (b"{", b" ", b"\n", b"\r", b"\t"):
         record = _load_json(data, file=file)
-        replaces = "partitionToReplaceFileIds" in record
-    else:
-        name, record = decode_any_record(data, file=file)
-        if name not in (_COMMIT, _REPLACE):
-            raise CorruptTableError(file=file, reason=f"holds a {name} where commit metadata belongs")
-        replaces = name == _REPLACE
-    return _decode_record(_Fields(record, file), replaces=replaces)
+        return _Fields(record, file), "partitionToReplaceFileIds" in record
+    name, record = decode_any_record(data, file=file)
+    if name not in (_COMMIT, _REPLACE):
+        raise CorruptTableError(file=file, reason=f"holds a {name} where commit metadata belongs")
+    return _Fields(record, file), name == _REPLACE
 
 
 def _encode_stat(stat: WriteStat) -> dict[str, Any]:

@@ -20,6 +20,16 @@ from tablekeeper.read.query import Query, load_query_snapshot, read_rows
 from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.services.rollback import RollbackResult, execute_rollback
+from tablekeeper.services.savepoint import (
+    RestoreResult,
+    Savepoint,
+    SavepointListing,
+    create_savepoint,
+    delete_savepoint,
+    load_savepoints,
+    restore_savepoint,
+)
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
@@ -28,6 +38,7 @@ from tablekeeper.table.times import load_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.properties_file import create_properties, load_table_config, refuse_existing_table
 from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
 from tablekeeper.write.prepare import avro_schema_json, load_environment, prepare_write
@@ -224,6 +235,35 @@ class Table:
         schema = load_table_schema(self._storage, config, timeline)
         return describe_table(self.path, config, timeline, snapshot, schema)
 
+    def rollback(self, instant: object, *, dry_run: bool = False) -> RollbackResult:
+        """Undo a write: one that a dead process left pending, or the newest completed one if nobody wants it.
+
+        `dry_run` says what would be deleted. A pending compaction or clustering goes back to requested, its plan stays.
+        A completed write that others came after is refused: roll those back first, or `restore` to a savepoint.
+        """
+        return execute_rollback(self._load_environment(), _instant(instant), dry_run=dry_run)
+
+    def savepoint(self, instant: object = None, *, comment: str = "") -> Savepoint:
+        """Protect the files of the newest commit, or of the one given, from cleans, so that `restore` can go back."""
+        return create_savepoint(
+            self._load_environment(), None if instant is None else _instant(instant), comment=comment
+        )
+
+    def savepoints(self) -> SavepointListing:
+        """The savepoints of the table."""
+        return load_savepoints(self._load_environment())
+
+    def delete_savepoint(self, savepoint: object) -> None:
+        """Give up a savepoint. The commit stays; its files are cleaned when they are old enough."""
+        delete_savepoint(self._load_environment(), _instant(savepoint))
+
+    def restore(self, savepoint: object, *, dry_run: bool = False) -> RestoreResult:
+        """Bring the table back to a savepoint: every later commit is rolled back for good. Stop all writers first."""
+        return restore_savepoint(self._load_environment(), _instant(savepoint), dry_run=dry_run)
+
+    def _load_environment(self) -> TableEnvironment:
+        return load_environment(self._storage, self._options, runtime=self._runtime)
+
     def _write(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None, retries: int) -> WriteResult:
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
@@ -243,7 +283,7 @@ class Table:
         self, operation: Operation, incoming: pa.Schema | None, *, extra: Mapping[str, str] | None = None
     ) -> WriteRequest:
         """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""
-        environment = load_environment(self._storage, self._options, runtime=self._runtime)
+        environment = self._load_environment()
         return prepare_write(environment, self._engine, self._options, operation, incoming=incoming, extra=extra or {})
 
     def load_query(
@@ -275,6 +315,17 @@ class Table:
     def _load_schema(self) -> pa.Schema:
         config = self.config
         return load_table_schema(self._storage, config, load_timeline(self._storage, config))
+
+
+def _instant(value: object) -> RequestedTime:
+    """An instant as callers have it: its time as text, or anything that carries it as `instant` or `requested_at`."""
+    for name in ("instant", "requested_at"):
+        value = getattr(value, name, value)
+    if isinstance(value, RequestedTime):
+        return value
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return RequestedTime(value)
+    raise InvalidRequestError(f"{value!r} is not an instant: give its requested time, as `Table.timeline()` shows it.")
 
 
 def _names(value: str | Sequence[str] | None) -> list[str]:

@@ -5,11 +5,19 @@ from tablekeeper.timeline.load import (
     instant_path,
     load_commit_metadata,
     load_content,
+    load_instant_files,
     load_timeline,
+    load_written_paths,
     parse_time,
 )
 from tablekeeper.timeline.timeline import Timeline
-from tablekeeper.timeline.transition import complete_instant, create_requested, remove_instant_files, start_inflight
+from tablekeeper.timeline.transition import (
+    complete_instant,
+    create_requested,
+    remove_instant_files,
+    start_inflight,
+    unpublish_instant,
+)
 
 __all__ = [
     "Timeline",
@@ -19,8 +27,11 @@ __all__ = [
     "instant_path",
     "load_commit_metadata",
     "load_content",
+    "load_instant_files",
     "load_timeline",
+    "load_written_paths",
     "parse_time",
     "remove_instant_files",
     "start_inflight",
+    "unpublish_instant",
 ]

@@ -7,13 +7,22 @@ from zoneinfo import ZoneInfo
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError
-from tablekeeper.format.commit_metadata import decode_commit_metadata
+from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_written_paths
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import CommitMetadata, CompletionTime, Instant, State, join_path
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.timeline import Timeline
 
-__all__ = ["format_time", "instant_path", "load_commit_metadata", "load_content", "load_timeline", "parse_time"]
+__all__ = [
+    "format_time",
+    "instant_path",
+    "load_commit_metadata",
+    "load_content",
+    "load_instant_files",
+    "load_timeline",
+    "load_written_paths",
+    "parse_time",
+]
 
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
@@ -29,6 +38,17 @@ def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
             instant = Instant(instant.requested_at, instant.action, State.COMPLETED, completed_at)
         instants.append(instant)
     return Timeline.of(instants)
+
+
+def load_instant_files(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
+    """Every instant file there is, earlier states included, as its name says and in the order of names.
+
+    A completed file without a completion time in its name has none here either, so that `instant_path` gives the name.
+    """
+    found = (
+        decode_instant_name(file.name, layout=config.layout) for file in storage.list_files(config.timeline_directory)
+    )
+    return tuple(instant for instant in found if instant is not None)
 
 
 def instant_path(config: TableConfig, instant: Instant) -> str:
@@ -53,6 +73,12 @@ def load_commit_metadata(storage: Storage, config: TableConfig, instant: Instant
     """What a completed commit, delta commit or replace commit says it wrote."""
     path = instant_path(config, instant)
     return decode_commit_metadata(load_content(storage, config, instant), file=path)
+
+
+def load_written_paths(storage: Storage, config: TableConfig, instant: Instant) -> frozenset[str]:
+    """Every file that a completed commit, delta commit or replace commit says it wrote, relative to the table."""
+    path = instant_path(config, instant)
+    return decode_written_paths(load_content(storage, config, instant), file=path)
 
 
 def _find_by_prefix(storage: Storage, config: TableConfig, instant: Instant) -> str | None:

@@ -11,9 +11,9 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, NotFoundError, StorageError
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.storage import Storage
-from tablekeeper.timeline.load import instant_path
+from tablekeeper.timeline.load import instant_path, load_instant_files
 
-__all__ = ["complete_instant", "create_requested", "remove_instant_files", "start_inflight"]
+__all__ = ["complete_instant", "create_requested", "remove_instant_files", "start_inflight", "unpublish_instant"]
 
 
 def create_requested(
@@ -54,6 +54,21 @@ def complete_instant(
     if not created:
         raise FencedError(f"instant {completed} was completed by another process; reload the table before going on")
     return completed
+
+
+def unpublish_instant(storage: Storage, config: TableConfig, completed: Instant) -> Instant:
+    """Take the completed state away: the action is inflight again, and readers stop seeing what it did.
+
+    The caller holds the table lock. Earlier states that somebody removed are put back first, so that the action is
+    on the timeline at every moment: without a file of its own it would count as archived one day, and so as committed.
+    """
+    files = load_instant_files(storage, config)
+    mine = [i for i in files if i.requested_at == completed.requested_at and i.action is not Action.SAVEPOINT]
+    action = next((i.action for i in mine if i.is_pending), completed.action)
+    for state in (State.REQUESTED, State.INFLIGHT):
+        storage.put_if_absent(instant_path(config, Instant(completed.requested_at, action, state)), b"")
+    remove_instant_files(storage, config, *(i for i in mine if i.is_completed))
+    return Instant(completed.requested_at, action, State.INFLIGHT)
 
 
 def remove_instant_files(storage: Storage, config: TableConfig, *instants: Instant) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
-from tablekeeper.format.plans import decode_compaction_plan, decode_requested_replace_metadata, decode_rollback_plan
+from tablekeeper.format.plans import (
+    RollbackPlan,
+    decode_compaction_plan,
+    decode_requested_replace_metadata,
+    decode_rollback_plan,
+)
 from tablekeeper.model import Action, CommitMetadata, FileGroupId, Instant, Operation, State
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
 from tablekeeper.txn.conflict import Touched, WriteKind
 from tablekeeper.txn.environment import TableEnvironment
 
-__all__ = ["CANCELLABLE_KEY", "find_rollback", "load_is_cancellable", "load_touched"]
+__all__ = ["CANCELLABLE_KEY", "find_rollback", "load_is_cancellable", "load_rollback_plan", "load_touched"]
 
 CANCELLABLE_KEY = "tablekeeper.cancellable"
 """Key in a plan's extra metadata; "true" says that the plan yields to ingestion."""
@@ -50,15 +55,20 @@ def find_rollback(environment: TableEnvironment, timeline: Timeline, target: Ins
     for instant in timeline.pending:
         if instant.action is not Action.ROLLBACK:
             continue
-        requested = Instant(instant.requested_at, Action.ROLLBACK, State.REQUESTED)
-        try:
-            content = load_content(environment.storage, environment.config, requested)
-        except NotFoundError:
-            continue
-        plan = decode_rollback_plan(content, file=instant_path(environment.config, requested))
-        if plan.instant is not None and plan.instant.commit_time == target.requested_at.value:
+        plan = load_rollback_plan(environment, instant)
+        if plan is not None and plan.instant is not None and plan.instant.commit_time == target.requested_at.value:
             return instant
     return None
+
+
+def load_rollback_plan(environment: TableEnvironment, rollback: Instant) -> RollbackPlan | None:
+    """What a rollback set out to do; None if its requested file is gone."""
+    requested = Instant(rollback.requested_at, Action.ROLLBACK, State.REQUESTED)
+    try:
+        content = load_content(environment.storage, environment.config, requested)
+    except NotFoundError:
+        return None
+    return decode_rollback_plan(content, file=instant_path(environment.config, requested))
 
 
 def _load_plan(environment: TableEnvironment, instant: Instant) -> tuple[frozenset[FileGroupId], bool]:

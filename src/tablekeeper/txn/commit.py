@@ -51,6 +51,7 @@ def begin_write(environment: TableEnvironment, *, action: Action, operation: Ope
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         requested_at = RequestedTime(next_time(environment, timeline))
+        _refuse_during_restore(environment, timeline, requested_at)
         lease.check()
         # The heartbeat comes first: a pending instant without one is taken for dead.
         heartbeat = start_heartbeat(
@@ -91,6 +92,7 @@ def commit_write(
                 "Nothing was committed; write again."
             )
         write.heartbeat.check()
+        _refuse_during_restore(environment, timeline, write.inflight.requested_at)
         _refuse_conflict(environment, write, metadata, timeline)
         first = next_time(environment, timeline)
         before_publish(CompletionTime(first))
@@ -107,6 +109,19 @@ def commit_write(
     write.heartbeat.stop()
     _discard_markers(environment, write)
     return Committed(instant, lease.held_s)
+
+
+def _refuse_during_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> None:
+    """While instants are being rolled back one by one, a write would stand on rows that are about to go."""
+    restores = [i for i in timeline.pending if i.action is Action.RESTORE]
+    if restores:
+        raise ConflictError(
+            f"table {environment.config.name} is being restored to a savepoint ({restores[0]}). Nothing was committed: "
+            "write again when the restore has finished. If its process died, `tablekeeper doctor --fix` finishes it.",
+            instant=instant.value,
+            beaten_by=restores[0].requested_at.value,
+            file_groups=(),
+        )
 
 
 def _refuse_conflict(

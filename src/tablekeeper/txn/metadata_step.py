@@ -21,10 +21,16 @@ from tablekeeper.txn.metadata_indexes import (
     load_metadata_indexes,
 )
 from tablekeeper.txn.metadata_ranges import load_missing_ranges
-from tablekeeper.txn.metadata_sync import change_of_commit, rollback_metadata_update, write_metadata_update
+from tablekeeper.txn.metadata_sync import (
+    change_of_clean,
+    change_of_commit,
+    load_listed_files,
+    rollback_metadata_update,
+    write_metadata_update,
+)
 from tablekeeper.txn.properties_file import change_properties, load_table_config
 
-__all__ = ["MetadataPolicy", "sync_commit", "sync_rollback"]
+__all__ = ["MetadataPolicy", "switch_off_metadata_table", "sync_commit", "sync_rollback"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +97,39 @@ def sync_rollback(
     for path in deleted:
         partition, _, name = path.rpartition("/")
         by_partition.setdefault(partition, []).append(name)
+    indexes = load_metadata_indexes(environment.storage, config)
     rollback_metadata_update(
         environment.storage,
         config,
-        load_metadata_indexes(environment.storage, config),
+        indexes,
         target=target,
         deleted=by_partition,
         requested_at=requested_at,
         completed_at=completed_at,
         runtime=environment.runtime,
     )
+    # A metadata table that was built after the commit knows its files from a listing, and not by a delta commit.
+    listed = load_listed_files(environment.storage, config, by_partition, runtime=environment.runtime)
+    if any(listed.values()):
+        write_metadata_update(
+            environment.storage,
+            config,
+            change_of_clean(by_partition),
+            indexes,
+            requested_at=requested_at,
+            completed_at=completed_at,
+            runtime=environment.runtime,
+        )
+
+
+def switch_off_metadata_table(environment: TableEnvironment) -> tuple[str, ...]:
+    """Do without the metadata table from now on: readers list directories, and a Java writer builds it anew.
+
+    The caller holds the table lock. Returns the partitions that the metadata table had.
+    """
+    config = load_table_config(environment.storage)
+    _switch_off(environment, config)
+    return config.metadata_partitions
 
 
 def _switch_off(environment: TableEnvironment, config: TableConfig) -> tuple[str, ...]:

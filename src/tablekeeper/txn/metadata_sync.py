@@ -33,6 +33,7 @@ from tablekeeper.format.metadata_records import (
     column_stats_key,
     column_stats_record,
     metadata_file_group_index,
+    metadata_partition_name,
     partition_stats_record,
 )
 from tablekeeper.model import (
@@ -64,6 +65,7 @@ from tablekeeper.timeline.metadata_layout import (
     FILES,
     METADATA_DIRECTORY,
     PARTITION_STATS,
+    load_metadata_file_group,
     load_metadata_timeline,
     metadata_config,
     plan_metadata_slices,
@@ -74,6 +76,7 @@ __all__ = [
     "MetadataChange",
     "change_of_clean",
     "change_of_commit",
+    "load_listed_files",
     "plan_metadata_update",
     "remove_metadata_update",
     "rollback_metadata_update",
@@ -202,6 +205,23 @@ def remove_metadata_update(storage: Storage, config: TableConfig, *, target: Req
     """Remove the delta commit of an action that did not complete. The caller holds the table lock."""
     listings, timeline = _load_state(storage, config, runtime=runtime)
     _remove(storage, config, target, listings=listings.values(), timeline=timeline)
+
+
+def load_listed_files(
+    storage: Storage, config: TableConfig, names: Mapping[str, Iterable[str]], *, runtime: Runtime
+) -> dict[str, frozenset[str]]:
+    """Which of the files `names`, by partition path, the metadata table lists, the newest delta commits included."""
+    timeline = load_metadata_timeline(storage, config)
+    files = storage.list_files(join_path(METADATA_DIRECTORY, FILES))
+    slices = plan_metadata_slices(files, metadata_timeline=timeline, data_timeline=Timeline())
+    groups = [load_metadata_file_group(storage, each, runtime=runtime) for each in slices]
+    listed: dict[str, frozenset[str]] = {}
+    for partition, wanted in names.items() if groups else ():
+        key = metadata_partition_name(partition)
+        record = groups[metadata_file_group_index(key, groups=len(groups))].find(key)
+        live = record.live if isinstance(record, FileListRecord) else {}
+        listed[partition] = frozenset(wanted) & frozenset(live)
+    return listed
 
 
 def _file_records(change: MetadataChange) -> list[MetadataRecord]:

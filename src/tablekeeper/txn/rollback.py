@@ -1,15 +1,19 @@
-"""Rollback of an instant that did not complete: its files are deleted and it leaves the timeline.
+"""Rollback of an instant: its files are deleted and it leaves the timeline.
 
-The steps are Java's: a rollback plan is requested, goes inflight, the data files are deleted, the rollback
-completes, and last the target's instant files, markers and heartbeat go. Every step can be repeated: a rollback
-that died half way is found by its plan and carried on, and one whose target completed meanwhile is not begun.
+The steps are Java's: a rollback plan is requested and goes inflight; a target that had completed stops being visible
+(its completed file goes, it is inflight again); the data files are deleted, the rollback completes, and last the
+target's instant files, markers and heartbeat go. Every step can be repeated: a rollback that died half way is found by
+its plan and carried on. The plan names every file, because the commit metadata that named them may be gone by then.
+
+A table service that did not complete goes back to requested, and its plan stays to be run again. That happens in one
+hold of the lock: whoever runs the plan anew must not meet the rest of a rollback.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tablekeeper.errors import CommitOutcomeUnknownError
@@ -22,26 +26,42 @@ from tablekeeper.format.plans import (
     encode_rollback_metadata,
     encode_rollback_plan,
 )
-from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import (
     Timeline,
     complete_instant,
     create_requested,
     load_timeline,
+    load_written_paths,
     remove_instant_files,
     start_inflight,
+    unpublish_instant,
 )
-from tablekeeper.txn.candidates import find_rollback
+from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
-from tablekeeper.txn.markers import Marker, delete_markers, load_markers
+from tablekeeper.txn.locks import Lease
+from tablekeeper.txn.markers import delete_markers, load_markers
+from tablekeeper.txn.metadata_sync import remove_metadata_update
+from tablekeeper.txn.properties_file import load_table_config
 
-__all__ = ["BeforeRollback", "RolledBack", "failed_writes", "rollback_instant", "withdraw_write"]
+__all__ = [
+    "Approval",
+    "BeforeRollback",
+    "RolledBack",
+    "failed_writes",
+    "load_files_of",
+    "resume_rollback",
+    "rollback_approved",
+    "rollback_instant",
+    "withdraw_write",
+]
 
 _LOG = logging.getLogger(__name__)
 _INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
+_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +71,14 @@ class RolledBack:
     instant: Instant
     rollback: Instant
     files: tuple[str, ...]
+    metadata: RollbackMetadata | None = None
 
 
 BeforeRollback = Callable[[RolledBack, CompletionTime], None]
 """Runs under the lock before a rollback completes: where the metadata table is brought up to date."""
+
+Approval = Callable[[Timeline, Instant], bool]
+"""Runs under the lock before a rollback begins, on the instant as it is now: True to go on, False to leave it alone."""
 
 
 def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Instant]:
@@ -84,7 +108,9 @@ def withdraw_write(
     else:
         with environment.locked():
             timeline = load_timeline(environment.storage, environment.config)
-            if _is_pending(timeline, write.inflight):
+            found = timeline.find(write.inflight.requested_at)
+            if found is not None and found.is_pending:
+                _remove_from_metadata_table(environment, write.inflight)
                 _remove_target(environment, write.inflight)
     write.heartbeat.stop()
 
@@ -92,84 +118,211 @@ def withdraw_write(
 def rollback_instant(
     environment: TableEnvironment, target: Instant, *, before_publish: BeforeRollback
 ) -> RolledBack | None:
-    """Delete the files that the target's markers name, then the target. None if it is not pending any more."""
-    storage, config = environment.storage, environment.config
-    with environment.locked():
-        timeline = load_timeline(storage, config)
-        if not _is_pending(timeline, target):
+    """Roll back a write that did not complete. None if it is not pending any more."""
+
+    def is_pending(_: Timeline, current: Instant) -> bool:
+        if current.is_completed:
             _LOG.info("instant %s is not pending any more: nothing to roll back", target)
-            return None
-        markers = load_markers(storage, instant=target.requested_at.value)
-        rollback = find_rollback(environment, timeline, target)
-        if rollback is None:
-            rollback = create_requested(
-                storage,
-                config,
-                requested_at=RequestedTime(next_time(environment, timeline)),
-                action=Action.ROLLBACK,
-                content=encode_rollback_plan(_plan(environment, target, markers)),
-            )
-        if rollback.state is State.REQUESTED:
-            rollback = start_inflight(storage, config, rollback)
-    started_ms = environment.runtime.clock.now_ms()
-    storage.delete_many(marker.path for marker in markers)
-    outcome = RolledBack(target, rollback, tuple(marker.path for marker in markers))
+        return current.is_pending
+
+    return rollback_approved(environment, target.requested_at, approve=is_pending, before_publish=before_publish)
+
+
+def rollback_approved(
+    environment: TableEnvironment,
+    target: RequestedTime,
+    *,
+    approve: Approval,
+    before_publish: BeforeRollback,
+    also_files: Iterable[str] = (),
+    removes_plan: bool = False,
+) -> RolledBack | None:
+    """Roll back whatever instant was requested at this time; None if it is gone, or not approved.
+
+    `also_files` go besides those that the target's metadata, its markers and an earlier plan name. With
+    `removes_plan` a pending table service leaves the timeline altogether.
+    """
     with environment.locked() as lease:
-        timeline = load_timeline(storage, config)
+        timeline = load_timeline(environment.storage, environment.config)
+        current = timeline.find(target)
+        if current is None or not approve(timeline, current):
+            return None
+        begun = _begin(environment, lease, timeline, current, also_files=also_files, removes_plan=removes_plan)
+        if begun.keeps_plan:
+            environment.storage.delete_many(begun.files)
+            return _finish(environment, lease, begun, before_publish)
+    return _delete_and_finish(environment, begun, before_publish)
+
+
+def resume_rollback(
+    environment: TableEnvironment, rollback: Instant, *, before_publish: BeforeRollback
+) -> RolledBack | None:
+    """Finish a rollback whose target has left the timeline already, as Java's does first. None if there is none."""
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
         mine = timeline.find(rollback.requested_at)
-        if mine is not None and mine.is_pending:
-            first = next_time(environment, timeline)
-            before_publish(outcome, CompletionTime(first))
-            duration_ms = environment.runtime.clock.now_ms() - started_ms
-            lease.check()
-            complete_instant(
-                storage,
-                config,
-                rollback,
-                completed_at=CompletionTime(next_time(environment, timeline, after=first)),
-                content=encode_rollback_metadata(_metadata(environment, rollback, duration_ms, target, markers)),
-            )
-        _remove_target(environment, target)
+        if mine is None or mine.is_completed:
+            return None
+        plan = load_rollback_plan(environment, mine)
+        if plan is None or plan.instant is None:
+            # Without its plan nobody knows what it was for; what it was to delete shows up as orphans.
+            _remove_states(environment, mine)
+            return None
+        target = Instant(RequestedTime(plan.instant.commit_time), Action(plan.instant.action), State.INFLIGHT)
+        if timeline.find(target.requested_at) is not None:
+            return None
+        if mine.state is State.REQUESTED:
+            mine = start_inflight(environment.storage, environment.config, mine)
+        started_ms = environment.runtime.clock.now_ms()
+        begun = _Begun(target, mine, _planned_files(plan), target.action, started_ms, keeps_plan=False)
+    return _delete_and_finish(environment, begun, before_publish)
+
+
+def load_files_of(environment: TableEnvironment, target: Instant) -> frozenset[str]:
+    """The data files that rolling `target` back deletes: what its metadata says it wrote, and what its markers name."""
+    markers = load_markers(environment.storage, instant=target.requested_at.value)
+    files = frozenset(marker.path for marker in markers)
+    if target.is_completed:
+        files |= load_written_paths(environment.storage, environment.config, target)
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A rollback that is inflight; `target` is pending, and `action` what it was before."""
+
+    target: Instant
+    rollback: Instant
+    files: tuple[str, ...]
+    action: Action
+    started_ms: int
+    keeps_plan: bool
+
+
+def _begin(
+    environment: TableEnvironment,
+    lease: Lease,
+    timeline: Timeline,
+    current: Instant,
+    *,
+    also_files: Iterable[str],
+    removes_plan: bool,
+) -> _Begun:
+    """Put the rollback on the timeline, or find the one that is there, and hide what the target did."""
+    storage, config = environment.storage, environment.config
+    started_ms = environment.runtime.clock.now_ms()
+    rollback = find_rollback(environment, timeline, current)
+    files = load_files_of(environment, current) | frozenset(also_files)
+    action = current.action
+    plan = load_rollback_plan(environment, rollback) if rollback is not None else None
+    if plan is not None and plan.instant is not None:
+        files |= frozenset(_planned_files(plan))
+        # An earlier attempt may have hidden a completed service: its plan says that it was a commit by then.
+        action = Action(plan.instant.action)
+    ordered = tuple(sorted(files))
+    if rollback is None:
+        rollback = create_requested(
+            storage,
+            config,
+            requested_at=RequestedTime(next_time(environment, timeline)),
+            action=Action.ROLLBACK,
+            content=encode_rollback_plan(_plan(environment, current, ordered)),
+        )
+    if rollback.state is State.REQUESTED:
+        rollback = start_inflight(storage, config, rollback)
+    target = current
+    if current.is_completed:
+        lease.check()
+        target = unpublish_instant(storage, config, current)
+    return _Begun(target, rollback, ordered, action, started_ms, keeps_plan=action in _SERVICES and not removes_plan)
+
+
+def _delete_and_finish(environment: TableEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
+    environment.storage.delete_many(begun.files)
+    with environment.locked() as lease:
+        return _finish(environment, lease, begun, before_publish)
+
+
+def _finish(environment: TableEnvironment, lease: Lease, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
+    """Complete the rollback and remove its target. Under the lock, after the files are gone."""
+    storage, config = environment.storage, environment.config
+    timeline = load_timeline(storage, config)
+    mine = timeline.find(begun.rollback.requested_at)
+    is_ours = mine is not None and mine.is_pending
+    metadata = _metadata(environment, begun)
+    outcome = RolledBack(begun.target, begun.rollback, begun.files, metadata)
+    if is_ours:
+        first = next_time(environment, timeline)
+        before_publish(outcome, CompletionTime(first))
+        lease.check()
+        complete_instant(
+            storage,
+            config,
+            begun.rollback,
+            completed_at=CompletionTime(next_time(environment, timeline, after=first)),
+            content=encode_rollback_metadata(metadata),
+        )
+    # Somebody else finished it: a service that was put back to requested may be running again by now.
+    if is_ours or not begun.keeps_plan:
+        _remove_target(environment, begun.target, keeps_plan=begun.keeps_plan)
     return outcome
 
 
-def _is_pending(timeline: Timeline, target: Instant) -> bool:
-    found = timeline.find(target.requested_at)
-    return found is not None and found.is_pending
+def _remove_from_metadata_table(environment: TableEnvironment, target: Instant) -> None:
+    """A write without files, such as the deletion of a partition, may have got as far as the metadata table."""
+    config = load_table_config(environment.storage)
+    if config.has_metadata_table:
+        remove_metadata_update(environment.storage, config, target=target.requested_at, runtime=environment.runtime)
 
 
-def _remove_target(environment: TableEnvironment, target: Instant) -> None:
-    """Latest state first: at no moment does an earlier state stand there as if work were still to come."""
-    files = [Instant(target.requested_at, target.action, state) for state in (State.INFLIGHT, State.REQUESTED)]
-    remove_instant_files(environment.storage, environment.config, *files)
+def _remove_target(environment: TableEnvironment, target: Instant, *, keeps_plan: bool = False) -> None:
+    """The instant files go last: who dies on the way leaves a pending instant, and the next writer does the rest.
+
+    Among them the latest state goes first: no earlier one stands there as if work were still to come.
+    """
     delete_markers(environment.storage, instant=target.requested_at.value)
     delete_heartbeat(environment.storage, target.requested_at)
+    _remove_states(environment, target, keeps_requested=keeps_plan)
 
 
-def _plan(environment: TableEnvironment, target: Instant, markers: list[Marker]) -> RollbackPlan:
+def _remove_states(environment: TableEnvironment, target: Instant, *, keeps_requested: bool = False) -> None:
+    states = (State.INFLIGHT,) if keeps_requested else (State.INFLIGHT, State.REQUESTED)
+    files = [Instant(target.requested_at, target.action, state) for state in states]
+    remove_instant_files(environment.storage, environment.config, *files)
+
+
+def _planned_files(plan: RollbackPlan) -> tuple[str, ...]:
+    """Files of a plan relative to the table. Full paths are spelled in many ways; partition and name are not."""
+    return tuple(
+        join_path(request.partition, path.rpartition("/")[2])
+        for request in plan.requests
+        for path in request.files_to_delete
+    )
+
+
+def _plan(environment: TableEnvironment, target: Instant, files: tuple[str, ...]) -> RollbackPlan:
     requests = tuple(
-        RollbackRequest(partition=marker.partition, files_to_delete=(_full_path(environment, marker),))
-        for marker in markers
+        RollbackRequest(partition=path.rpartition("/")[0], files_to_delete=(_full_path(environment, path),))
+        for path in files
     )
     return RollbackPlan(InstantInfo(target.requested_at.value, target.action.value), requests)
 
 
-def _metadata(
-    environment: TableEnvironment, rollback: Instant, duration_ms: int, target: Instant, markers: list[Marker]
-) -> RollbackMetadata:
-    files: dict[str, list[str]] = defaultdict(list)
-    for marker in markers:
-        files[marker.partition].append(_full_path(environment, marker))
-    partitions = {p: RolledBackPartition(partition=p, succeeded=tuple(paths)) for p, paths in files.items()}
+def _metadata(environment: TableEnvironment, begun: _Begun) -> RollbackMetadata:
+    paths: dict[str, list[str]] = defaultdict(list)
+    for path in begun.files:
+        paths[path.rpartition("/")[0]].append(_full_path(environment, path))
+    partitions = {p: RolledBackPartition(partition=p, succeeded=tuple(each)) for p, each in paths.items()}
+    rollback, target = begun.rollback, begun.target
     return RollbackMetadata(
         started_at=rollback.requested_at.value,
-        duration_ms=duration_ms,
-        files_deleted=len(markers),
+        duration_ms=max(0, environment.runtime.clock.now_ms() - begun.started_ms),
+        files_deleted=len(begun.files),
         commits=(target.requested_at.value,),
         partitions=partitions,
-        instants=(InstantInfo(target.requested_at.value, target.action.value),),
+        instants=(InstantInfo(target.requested_at.value, begun.action.value),),
     )
 
 
-def _full_path(environment: TableEnvironment, marker: Marker) -> str:
-    return hadoop_path(environment.storage.spec, marker.path)
+def _full_path(environment: TableEnvironment, path: str) -> str:
+    return hadoop_path(environment.storage.spec, path)

@@ -1,0 +1,3 @@
+"""What keeps a table healthy: rollback, savepoints and restore, and the doctor."""
+
+__all__: list[str] = []

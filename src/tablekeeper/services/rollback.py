@@ -1,0 +1,236 @@
+"""Rolling an instant back because somebody asks for it: what is allowed, and what would go.
+
+Pending writes go unless their writer is at work. A completed write goes if nothing stands on it: no write completed
+after it, nobody is writing, no plan of a table service counts on its files, no savepoint protects it, and what it
+replaced is still there to come back. Otherwise the way back is a restore.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.model import (
+    Action,
+    BaseFile,
+    CommitMetadata,
+    FileGroupId,
+    Instant,
+    LogFile,
+    RequestedTime,
+    State,
+    join_path,
+)
+from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.snapshot.slices import decode_partition_files
+from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
+from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.rollback import load_files_of, resume_rollback, rollback_approved
+from tablekeeper.txn.savepoints import find_savepoint
+from tablekeeper.write.finish import metadata_rollback
+
+__all__ = ["RollbackResult", "execute_rollback"]
+
+_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackResult:
+    """What a rollback did, or with `dry_run` would do. `state` is the one in which the instant was found.
+
+    `plan_stays`: the instant is a table service whose plan can be run again.
+    """
+
+    instant: RequestedTime
+    action: str
+    state: str
+    files: tuple[str, ...]
+    rollback: RequestedTime | None = None
+    dry_run: bool = False
+    plan_stays: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instant": self.instant.value,
+            "action": self.action,
+            "state": self.state,
+            "rollback": self.rollback.value if self.rollback is not None else None,
+            "files": list(self.files),
+            "dry_run": self.dry_run,
+            "plan_stays": self.plan_stays,
+        }
+
+    def __repr__(self) -> str:
+        done = "would be rolled back" if self.dry_run else f"rolled back by {self.rollback}"
+        plan = ", its plan stays" if self.plan_stays else ""
+        files = "".join(f"\n  {'would delete' if self.dry_run else 'deleted'} {file}" for file in self.files)
+        return f"{self.action} {self.instant} ({self.state}) {done}{plan}, {len(self.files)} files{files}"
+
+
+def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, dry_run: bool = False) -> RollbackResult:
+    """Roll the instant back, or say what that would delete."""
+    timeline = load_timeline(environment.storage, environment.config)
+    current = timeline.find(instant)
+    if current is None:
+        return _resume(environment, timeline, instant, dry_run=dry_run)
+    _refuse(environment, timeline, current)
+    stays = current.is_pending and current.action in _SERVICES
+    files = load_files_of(environment, current)
+    if current.is_pending and not files:
+        files = _load_files_by_name(environment, instant)
+    result = partial(RollbackResult, instant, current.action.value, current.state.value, plan_stays=stays)
+    if dry_run:
+        return result(tuple(sorted(files | _planned(environment, timeline, current))), dry_run=True)
+
+    def approve(now: Timeline, found: Instant) -> bool:
+        _refuse(environment, now, found)
+        return True
+
+    outcome = rollback_approved(
+        environment,
+        instant,
+        approve=approve,
+        before_publish=metadata_rollback(environment),
+        also_files=files if current.is_pending else (),
+    )
+    if outcome is None:
+        raise _unknown(environment, timeline, instant)
+    return result(outcome.files, rollback=outcome.rollback.requested_at)
+
+
+def _resume(
+    environment: TableEnvironment, timeline: Timeline, instant: RequestedTime, *, dry_run: bool
+) -> RollbackResult:
+    """A rollback that died after its target had left the timeline is finished; else there is no such instant."""
+    gone = Instant(instant, Action.COMMIT, State.INFLIGHT)
+    rollback = find_rollback(environment, timeline, gone)
+    plan = None if rollback is None else load_rollback_plan(environment, rollback)
+    if rollback is None or plan is None or plan.instant is None:
+        raise _unknown(environment, timeline, instant)
+    result = partial(RollbackResult, instant, plan.instant.action, State.INFLIGHT.value, rollback=rollback.requested_at)
+    if dry_run:
+        return result(tuple(sorted(_planned(environment, timeline, gone))), dry_run=True)
+    outcome = resume_rollback(environment, rollback, before_publish=metadata_rollback(environment))
+    return result(outcome.files if outcome is not None else ())
+
+
+def _refuse(environment: TableEnvironment, timeline: Timeline, current: Instant) -> None:
+    """Raise unless `current` may be rolled back on this timeline."""
+    if not current.action.writes_data:
+        raise InvalidRequestError(
+            f"{current} is a {current.action.value} and cannot be rolled back. One that did not complete is carried on "
+            "by the next one of its kind, or by `tablekeeper doctor --fix`."
+        )
+    if current.is_completed:
+        _refuse_completed(environment, timeline, current)
+        return
+    if current.action in _SERVICES and current.state is State.REQUESTED:
+        raise InvalidRequestError(f"{current} is a plan that nobody has begun: there is nothing to roll back.")
+    heartbeats = _heartbeats(environment)
+    if heartbeats.is_active(current.requested_at):
+        raise InvalidRequestError(
+            f"{current} has a heartbeat of {heartbeats.ages[current.requested_at]:.0f} s ago: its writer is at work. "
+            f"Stop the writer first; its heartbeat lapses after {heartbeats.patience_s:.0f} s."
+        )
+
+
+def _refuse_completed(environment: TableEnvironment, timeline: Timeline, current: Instant) -> None:
+    name = f"{environment.config.name}, {current}"
+    savepoint = find_savepoint(timeline, current.requested_at)
+    if savepoint is not None:
+        raise InvalidRequestError(
+            f"{name}: protected by a savepoint. Delete it first: delete_savepoint({current.requested_at.value!r})."
+        )
+    by_completion = timeline.completed_writes_by_completion
+    later = by_completion[by_completion.index(current) + 1 :]
+    if later:
+        raise InvalidRequestError(
+            f"{name}: {_named(later)} completed after it and may stand on what it wrote. Roll those back first, the "
+            "newest first, or restore to a savepoint."
+        )
+    heartbeats = _heartbeats(environment)
+    live = [i for i in timeline.pending if i.action.writes_data and heartbeats.is_active(i.requested_at)]
+    if live:
+        raise InvalidRequestError(
+            f"{name}: {_named(live)} is being written and may stand on it. Wait until it is finished, or stop it."
+        )
+    metadata = load_commit_metadata(environment.storage, environment.config, current)
+    planned = [i for i in timeline.pending if i.action in _SERVICES and i.requested_at > current.requested_at]
+    blocking = [i for i in planned if load_touched(environment, i).file_groups & metadata.file_groups]
+    if blocking:
+        raise InvalidRequestError(
+            f"{name}: the plan {_named(blocking)} counts on its files. Restore to a savepoint instead, which takes the "
+            "plan back too."
+        )
+    _refuse_cleaned(environment, current, metadata)
+
+
+def _refuse_cleaned(environment: TableEnvironment, current: Instant, metadata: CommitMetadata) -> None:
+    """What the commit merged or replaced has to be there still: it is what readers will see again."""
+    needed: dict[FileGroupId, RequestedTime | None] = {
+        stat.group: RequestedTime(stat.previous_commit)
+        for stat in metadata.stats
+        if not stat.is_log and stat.previous_commit.isdigit()
+    }
+    for partition, file_ids in (metadata.replaced or {}).items():
+        needed.update({FileGroupId(partition, file_id): None for file_id in file_ids})
+    partitions = sorted({group.partition for group in needed})
+    listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
+    there: dict[FileGroupId, set[RequestedTime]] = {}
+    for partition, names in listing.items():
+        for file in _files(partition, names):
+            there.setdefault(file.group, set()).add(file.instant)
+    for group, previous in needed.items():
+        left = there.get(group, set()) - {current.requested_at}
+        if not any(previous is None or instant <= previous for instant in left):
+            raise InvalidRequestError(
+                f"{environment.config.name}, {current}: what it replaced in file group {group} has been cleaned away, "
+                "so that a rollback would lose rows. Write the rows that you want instead."
+            )
+
+
+def _load_files_by_name(environment: TableEnvironment, instant: RequestedTime) -> frozenset[str]:
+    """Data files with the instant in their names: for a write that left no markers."""
+    partitions = load_partitions_by_listing(environment.storage, runtime=environment.runtime)
+    listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
+    found: set[str] = set()
+    for partition, names in listing.items():
+        found.update(file.path for file in _files(partition, names) if file.instant == instant)
+    return frozenset(found)
+
+
+def _files(partition: str, names: list[tuple[str, int]]) -> list[BaseFile | LogFile]:
+    files = decode_partition_files(partition, names)
+    return [*files.bases, *files.logs]
+
+
+def _planned(environment: TableEnvironment, timeline: Timeline, target: Instant) -> frozenset[str]:
+    """Files that an unfinished rollback of the target names."""
+    rollback = find_rollback(environment, timeline, target)
+    plan = None if rollback is None else load_rollback_plan(environment, rollback)
+    requests = () if plan is None else plan.requests
+    return frozenset(join_path(r.partition, path.rpartition("/")[2]) for r in requests for path in r.files_to_delete)
+
+
+def _heartbeats(environment: TableEnvironment) -> HeartbeatView:
+    return load_heartbeats(environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
+
+
+def _unknown(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> InvalidRequestError:
+    name = environment.config.name
+    if timeline.is_archived(instant):
+        return InvalidRequestError(
+            f"{name}: {instant} is older than the active timeline. What has been archived cannot be rolled back."
+        )
+    return InvalidRequestError(
+        f"{name} has no instant {instant}: rolled back already, or never there. `tablekeeper timeline` lists them."
+    )
+
+
+def _named(instants: list[Instant] | tuple[Instant, ...]) -> str:
+    shown = ", ".join(f"{i.requested_at} ({i.action.value})" for i in instants[-3:])
+    return shown + (f" and {len(instants) - 3} more" if len(instants) > 3 else "")

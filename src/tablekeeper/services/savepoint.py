@@ -1,0 +1,321 @@
+"""Savepoints: a commit whose files stay, and the way back to it.
+
+A savepoint lists the files that readers see as of its commit. What is taken is the table as it was when the commit
+completed, because that is what a restore brings back: a write that began earlier and completed later is not in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError
+from tablekeeper.format.plans import (
+    SavepointMetadata,
+    decode_clean_metadata,
+    decode_clean_plan,
+    encode_savepoint_metadata,
+)
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.snapshot.listing import load_files_by_listing
+from tablekeeper.snapshot.snapshot import load_snapshot
+from tablekeeper.timeline import (
+    Timeline,
+    complete_instant,
+    instant_path,
+    load_content,
+    load_timeline,
+    remove_instant_files,
+    start_inflight,
+)
+from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.heartbeat import load_heartbeats
+from tablekeeper.txn.restore import execute_restore, plan_restore
+from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, savepoints_of
+from tablekeeper.write.finish import metadata_rollback
+
+__all__ = [
+    "RestoreResult",
+    "Savepoint",
+    "SavepointListing",
+    "create_savepoint",
+    "delete_savepoint",
+    "load_savepoints",
+    "restore_savepoint",
+]
+
+_USER = "tablekeeper"
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A protected commit; `files` are names by partition path."""
+
+    instant: RequestedTime
+    comment: str
+    user: str
+    saved_at_ms: int
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def file_count(self) -> int:
+        return sum(len(names) for names in self.files.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instant": self.instant.value,
+            "comment": self.comment,
+            "user": self.user,
+            "saved_at_ms": self.saved_at_ms,
+            "files": {partition: list(names) for partition, names in self.files.items()},
+        }
+
+    def __repr__(self) -> str:
+        comment = f" ({self.comment})" if self.comment else ""
+        return f"savepoint {self.instant}{comment}, {self.file_count} files, by {self.user}"
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointListing:
+    """The savepoints of a table by the time of their commits."""
+
+    savepoints: tuple[Savepoint, ...]
+
+    def __len__(self) -> int:
+        return len(self.savepoints)
+
+    def __iter__(self) -> Iterator[Savepoint]:
+        return iter(self.savepoints)
+
+    def __getitem__(self, position: int) -> Savepoint:
+        return self.savepoints[position]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [each.to_dict() for each in self.savepoints]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.savepoints)) or "no savepoints"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What a restore did, or with `dry_run` would do; `instants` are rolled back, in this order."""
+
+    savepoint: RequestedTime
+    instants: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    restore: RequestedTime | None = None
+    dry_run: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "savepoint": self.savepoint.value,
+            "restore": self.restore.value if self.restore is not None else None,
+            "instants": list(self.instants),
+            "files": list(self.files),
+            "dry_run": self.dry_run,
+        }
+
+    def __repr__(self) -> str:
+        head = f"restore to {self.savepoint}: {len(self.instants)} instants"
+        verb = "would be rolled back" if self.dry_run else "rolled back"
+        return "\n".join([f"{head} {verb}", *(f"  {instant}" for instant in self.instants)])
+
+
+def create_savepoint(
+    environment: TableEnvironment, instant: RequestedTime | None = None, *, comment: str = ""
+) -> Savepoint:
+    """Protect the newest commit, or the one given."""
+    storage, config = environment.storage, environment.config
+    # The lock keeps a clean from being planned between the listing of the files and their protection.
+    with environment.locked() as lease:
+        timeline = load_timeline(storage, config)
+        commit = _commit_to_save(environment, timeline, instant)
+        existing = find_savepoint(timeline, commit.requested_at)
+        if existing is not None and existing.is_completed:
+            raise InvalidRequestError(f"{config.name} has a savepoint at {commit.requested_at} already.")
+        saved = Savepoint(
+            instant=commit.requested_at,
+            comment=comment,
+            user=_USER,
+            saved_at_ms=environment.runtime.clock.now_ms(),
+            files=_load_files(environment, timeline, commit),
+        )
+        inflight = Instant(commit.requested_at, Action.SAVEPOINT, State.INFLIGHT)
+        if existing is None:
+            inflight = start_inflight(storage, config, inflight)
+        lease.check()
+        metadata = SavepointMetadata(_USER, saved.saved_at_ms, comment, saved.files)
+        completed_at = CompletionTime(next_time(environment, timeline))
+        content = encode_savepoint_metadata(metadata)
+        complete_instant(storage, config, inflight, completed_at=completed_at, content=content)
+    return saved
+
+
+def load_savepoints(environment: TableEnvironment) -> SavepointListing:
+    """All completed savepoints."""
+    timeline = load_timeline(environment.storage, environment.config)
+    return SavepointListing(tuple(_load(environment, each) for each in savepoints_of(timeline)))
+
+
+def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> None:
+    """Give up the protection of a commit. Its files go when a clean finds them old enough."""
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
+        found = find_savepoint(timeline, instant)
+        if found is None:
+            raise _no_savepoint(environment, timeline, instant)
+        inflight = Instant(instant, Action.SAVEPOINT, State.INFLIGHT)
+        completed = (found,) if found.is_completed else ()
+        remove_instant_files(environment.storage, environment.config, *completed, inflight)
+
+
+def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, dry_run: bool = False) -> RestoreResult:
+    """Bring the table back to a savepoint: whatever came after it is gone for good."""
+
+    def approve(timeline: Timeline) -> Instant:
+        return _approve_restore(environment, timeline, instant)
+
+    if dry_run:
+        timeline = load_timeline(environment.storage, environment.config)
+        planned = plan_restore(timeline, approve(timeline))
+        return RestoreResult(instant, tuple(str(each) for each in planned), dry_run=True)
+    done = execute_restore(environment, instant, approve=approve, before_publish=metadata_rollback(environment))
+    names = tuple(f"{info.commit_time}.{info.action}" for info in done.instants)
+    return RestoreResult(instant, names, done.files, done.restore.requested_at)
+
+
+def _commit_to_save(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime | None) -> Instant:
+    name = environment.config.name
+    if any(i.action is Action.RESTORE for i in timeline.pending):
+        raise InvalidRequestError(f"{name} is being restored. Make the savepoint when the restore has finished.")
+    writes = timeline.completed_writes_by_completion
+    if not writes:
+        raise InvalidRequestError(f"{name} has no commit that a savepoint could protect. Write to it first.")
+    if instant is None:
+        return writes[-1]
+    found = next((i for i in writes if i.requested_at == instant), None)
+    if found is None:
+        raise InvalidRequestError(
+            f"{name} has no completed commit {instant} on its active timeline. `tablekeeper timeline` lists them."
+        )
+    oldest = _oldest_kept(environment, timeline)
+    if oldest is not None and found.requested_at < oldest:
+        raise InvalidRequestError(
+            f"{name}: files of {instant} may have been cleaned, because cleans keep commits from {oldest} on. "
+            "Choose a later commit."
+        )
+    return found
+
+
+def _oldest_kept(environment: TableEnvironment, timeline: Timeline) -> RequestedTime | None:
+    """The oldest commit whose files the newest clean left alone, also one that is not finished."""
+    cleans = [i for i in timeline if i.action is Action.CLEAN]
+    if not cleans:
+        return None
+    clean = cleans[-1]
+    requested = Instant(clean.requested_at, Action.CLEAN, State.REQUESTED)
+    file = clean if clean.is_completed else requested
+    path = instant_path(environment.config, file)
+    try:
+        content = load_content(environment.storage, environment.config, file)
+    except NotFoundError:
+        return clean.requested_at
+    if clean.is_completed:
+        text = decode_clean_metadata(content, file=path).earliest_commit_to_retain
+    else:
+        kept = decode_clean_plan(content, file=path).earliest_instant_to_retain
+        text = kept.timestamp if kept is not None else ""
+    if text.isdigit():
+        return RequestedTime(text)
+    before = [i.requested_at for i in timeline.completed_writes if i.requested_at <= clean.requested_at]
+    return before[-1] if before else clean.requested_at
+
+
+def _load_files(environment: TableEnvironment, timeline: Timeline, commit: Instant) -> dict[str, tuple[str, ...]]:
+    """Names of the files that readers see on the timeline as it was when `commit` completed."""
+    snapshot = load_snapshot(
+        environment.storage,
+        environment.config,
+        _as_of_completion(timeline, commit),
+        runtime=environment.runtime,
+    )
+    names: dict[str, list[str]] = defaultdict(list)
+    for file_slice in snapshot.latest:
+        if file_slice.base is not None:
+            names[file_slice.group.partition].append(file_slice.base.name)
+        names[file_slice.group.partition] += [log.name for log in file_slice.logs]
+    return {partition: tuple(sorted(each)) for partition, each in sorted(names.items())}
+
+
+def _as_of_completion(timeline: Timeline, commit: Instant) -> Timeline:
+    """The timeline with everything pending that completed after `commit`.
+
+    Pending and not absent: an instant that is missing from the front of the timeline counts as archived.
+    """
+
+    def back_then(instant: Instant) -> Instant:
+        is_later = (
+            instant.completed_at is not None
+            and commit.completed_at is not None
+            and instant.completed_at > commit.completed_at
+        )
+        return replace(instant, state=State.INFLIGHT, completed_at=None) if is_later else instant
+
+    return Timeline.of(back_then(i) for i in timeline if i.action is not Action.SAVEPOINT)
+
+
+def _approve_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> Instant:
+    storage, config = environment.storage, environment.config
+    savepoint = find_savepoint(timeline, instant)
+    if savepoint is None or not savepoint.is_completed:
+        raise _no_savepoint(environment, timeline, instant)
+    commit = next((i for i in timeline.completed_writes if i.requested_at == instant), None)
+    if commit is None:
+        raise InvalidRequestError(
+            f"{config.name}: the commit of savepoint {instant} has been archived, and with it what came after. "
+            "A restore cannot take back what is not on the active timeline."
+        )
+    heartbeats = load_heartbeats(storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
+    live = [i for i in timeline.pending if heartbeats.is_active(i.requested_at)]
+    if live:
+        raise InvalidRequestError(
+            f"{config.name}: {', '.join(str(i) for i in live)} is being written. Stop all writers before a restore; "
+            f"a heartbeat lapses after {heartbeats.patience_s:.0f} s."
+        )
+    later = [i for i in savepoints_of(timeline) if _is_after(timeline, i.requested_at, commit)]
+    if later:
+        raise InvalidRequestError(
+            f"{config.name}: the restore would roll back {later[-1].requested_at}, which a savepoint protects. "
+            f"Delete that one first: delete_savepoint({later[-1].requested_at.value!r})."
+        )
+    _refuse_missing_files(environment, _load(environment, savepoint))
+    return commit
+
+
+def _is_after(timeline: Timeline, requested_at: RequestedTime, commit: Instant) -> bool:
+    completed_at = timeline.completion_of(requested_at)
+    return completed_at is not None and commit.completed_at is not None and completed_at > commit.completed_at
+
+
+def _refuse_missing_files(environment: TableEnvironment, savepoint: Savepoint) -> None:
+    listing = load_files_by_listing(environment.storage, sorted(savepoint.files), runtime=environment.runtime)
+    for partition, names in savepoint.files.items():
+        missing = set(names) - {name for name, _ in listing.get(partition, [])}
+        if missing:
+            raise CorruptTableError(
+                file=f"{partition}/{min(missing)}".lstrip("/"),
+                reason=f"savepoint {savepoint.instant} protects the file, and it is gone: nothing was restored",
+            )
+
+
+def _load(environment: TableEnvironment, savepoint: Instant) -> Savepoint:
+    metadata = load_savepoint(environment.storage, environment.config, savepoint)
+    return Savepoint(savepoint.requested_at, metadata.comments, metadata.user, metadata.saved_at_ms, metadata.files)
+
+
+def _no_savepoint(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> InvalidRequestError:
+    known = ", ".join(i.requested_at.value for i in savepoints_of(timeline)) or "none"
+    return InvalidRequestError(f"{environment.config.name} has no savepoint at {instant}. It has: {known}.")
