@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
 from tablekeeper.errors import InvalidRequestError
 
@@ -32,12 +33,12 @@ def _register(*groups: Iterable[tuple[str, str | None, type, str]]) -> dict[str,
 
 _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     (
-        "hoodie.index.type",
+        INDEX_TYPE,
         "SIMPLE",
         str,
         "How keys find their file group: SIMPLE (or BLOOM, looked up alike) or BUCKET.",
     ),
-    ("hoodie.bucket.index.num.buckets", "4", int, "Buckets in each partition, with the bucket index."),
+    (BUCKET_COUNT, "4", int, "Buckets in each partition, with the bucket index."),
     (
         "hoodie.bucket.index.hash.field",
         None,
@@ -66,7 +67,7 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     ("hoodie.combine.before.delete", "true", bool, "Drop duplicate keys from the input of a delete."),
     ("hoodie.index.bloom.fpp", "0.000001", float, "False positive rate of the bloom filter in base files."),
     ("hoodie.bloom.index.write", "true", bool, "Write the bloom filter that Java's BLOOM index needs."),
-    ("hoodie.metadata.enable", "true", bool, "Keep the metadata table in step; false switches it off."),
+    (METADATA_ENABLE, "true", bool, "Keep the metadata table in step; false switches it off."),
     ("hoodie.bulkinsert.sort.mode", "NONE", str, "NONE writes rows in the order in which they come."),
     (
         "hoodie.bulkinsert.shuffle.parallelism",
@@ -74,7 +75,7 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         int,
         "Number of tasks that write a bulk insert; 0 follows the input.",
     ),
-    ("tablekeeper.write.max.partitions", "20000", int, "Most partitions that one write may touch."),
+    (MAX_PARTITIONS, "20000", int, "Most partitions that one write may touch."),
     (
         "tablekeeper.write.task.memory.bytes",
         "268435456",

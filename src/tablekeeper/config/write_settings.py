@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
@@ -50,7 +51,7 @@ class WriteSettings:
     def from_options(cls, options: Options, *, key_fields: tuple[str, ...]) -> WriteSettings:
         return cls(
             index=_index(options),
-            buckets=_positive(options, "hoodie.bucket.index.num.buckets"),
+            buckets=_positive(options, BUCKET_COUNT),
             bucket_fields=_bucket_fields(options, key_fields),
             max_file_bytes=_positive(options, "hoodie.parquet.max.file.size"),
             small_file_bytes=options.integer("hoodie.parquet.small.file.limit"),
@@ -63,7 +64,7 @@ class WriteSettings:
             writes_bloom=options.flag("hoodie.bloom.index.write"),
             bloom_false_positive_rate=options.number("hoodie.index.bloom.fpp"),
             bulk_insert_tasks=options.integer("hoodie.bulkinsert.shuffle.parallelism"),
-            max_partitions=_positive(options, "tablekeeper.write.max.partitions"),
+            max_partitions=_positive(options, MAX_PARTITIONS),
             task_memory_bytes=_positive(options, "tablekeeper.write.task.memory.bytes"),
         )
 
@@ -76,7 +77,7 @@ def _positive(options: Options, name: str) -> int:
 
 
 def _index(options: Options) -> IndexKind:
-    named = options.required_text("hoodie.index.type").upper()
+    named = options.required_text(INDEX_TYPE).upper()
     if named in ("SIMPLE", "BLOOM"):
         return IndexKind.SIMPLE
     if named == "BUCKET":

@@ -63,7 +63,8 @@ def _arrow_type(kind: st.DataType, column: str) -> pa.DataType:
     if isinstance(kind, st.StructType):
         return pa.struct([_arrow_field(field) for field in kind.fields])
     raise UnsupportedFeatureError(
-        f"column {column}: Spark type {kind.simpleString()} has no counterpart in a Hudi table. Cast or drop the column."
+        f"column {column}: Spark type {kind.simpleString()} has no counterpart in a Hudi table. "
+        "Cast or drop the column."
     )
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.hashing import bucket_of_values
@@ -46,8 +47,8 @@ def refuse_wrong_index(context: WriteContext, slices: Sequence[FileSlice]) -> No
     if all(bucket is not None and bucket < _LIKELY_BUCKETS for bucket in buckets) and max(taken.values()) == 1:
         raise InvalidRequestError(
             f"the file groups of this table are buckets ({slices[0].group.file_id}), but this writer has no bucket "
-            "index and would write every row a second time. Pass options={'hoodie.index.type': 'BUCKET', "
-            "'hoodie.bucket.index.num.buckets': …} with the number of buckets that the table was made with."
+            f"index and would write every row a second time. Pass options={{'{INDEX_TYPE}': 'BUCKET', "
+            f"'{BUCKET_COUNT}': …}} with the number of buckets that the table was made with."
         )
 
 
@@ -58,7 +59,7 @@ def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) ->
         if bucket is None or bucket >= max(_LIKELY_BUCKETS, context.settings.buckets):
             raise InvalidRequestError(
                 f"file group {file_slice.group} is no bucket: the table was written with another index. Leave out "
-                "hoodie.index.type=BUCKET, with which every row would be written a second time."
+                f"{INDEX_TYPE}=BUCKET, with which every row would be written a second time."
             )
         if bucket >= context.settings.buckets:
             raise _wrong_count(context, f"file group {file_slice.group} is bucket {bucket}")
@@ -99,7 +100,7 @@ def _refuse_wrong_hash(context: WriteContext, file_slice: FileSlice | None) -> N
 
 def _wrong_count(context: WriteContext, evidence: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"hoodie.bucket.index.num.buckets is {context.settings.buckets}, but {evidence}. Open the table with the "
+        f"{BUCKET_COUNT} is {context.settings.buckets}, but {evidence}. Open the table with the "
         "number of buckets (and the hash fields) that it was made with."
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tablekeeper.config.keys import METADATA_ENABLE
 from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
@@ -69,7 +70,7 @@ def prepare_write(
     if incoming is not None:
         schema = schema_after(config, table_schema, operation=operation, incoming=incoming)
     policy = MetadataPolicy(
-        is_enabled=options.flag("hoodie.metadata.enable"),
+        is_enabled=options.flag(METADATA_ENABLE),
         outdates_statistics=statistics_outdate(before=table_schema, after=schema),
     )
     indexes = load_metadata_indexes(storage, config, outdated_statistics=policy.outdates_statistics)

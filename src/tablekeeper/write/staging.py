@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tablekeeper.config.keys import MAX_PARTITIONS
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.hashing import bucket_of_values, java_string_hash
@@ -201,5 +202,5 @@ def refuse_too_many_partitions(count: int, context: WriteContext) -> None:
     if count > limit:
         raise InvalidRequestError(
             f"the rows fall into at least {count:,} partitions, more than the {limit:,} that one write may touch. "
-            "Check the partition columns; if that is what you want, raise the option tablekeeper.write.max.partitions."
+            f"Check the partition columns; if that is what you want, raise the option {MAX_PARTITIONS}."
         )

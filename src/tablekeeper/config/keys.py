@@ -1,0 +1,10 @@
+"""Names of options that other layers speak of, in messages or look-ups."""
+
+from __future__ import annotations
+
+__all__ = ["BUCKET_COUNT", "INDEX_TYPE", "MAX_PARTITIONS", "METADATA_ENABLE"]
+
+INDEX_TYPE = "hoodie.index.type"
+BUCKET_COUNT = "hoodie.bucket.index.num.buckets"
+METADATA_ENABLE = "hoodie.metadata.enable"
+MAX_PARTITIONS = "tablekeeper.write.max.partitions"
