@@ -39,7 +39,7 @@ SHAPES: list[dict[str, Any]] = [
 
 
 def _name(shape: dict[str, Any]) -> str:
-    return shape["table_type"] + ("_metadata" if shape.get("metadata") else "")
+    return str(shape["table_type"]) + ("_metadata" if shape.get("metadata") else "")
 
 
 @pytest.fixture
