@@ -219,13 +219,10 @@ def test_a_restore_takes_back_what_began_before_the_savepoint_and_completed_afte
     for path in late.files:
         storage.put(path.replace(late.instant.value, early.value), storage.read(path))
     world.table.rollback(late.instant)
-    complete_instant(
-        storage,
-        config,
-        inflight,
-        completed_at=CompletionTime(f"{int(world.timeline.newest_time) + 1}"),
-        content=content,
-    )
+    requested = create_requested(storage, config, requested_at=early, action=Action.DELTA_COMMIT)
+    inflight = start_inflight(storage, config, requested)
+    completed_at = CompletionTime(f"{int(world.timeline.newest_time) + 1}")
+    complete_instant(storage, config, inflight, completed_at=completed_at, content=content)
     saved = world.table.savepoint(middle.instant)
     assert not any(early.value in name for names in saved.files.values() for name in names)
     result = world.table.restore(saved)
