@@ -1,0 +1,222 @@
+"""A store that fails, or a process that dies, at any single step of any write: readers see the rows from before or
+those from after, never a mix, and whoever writes next succeeds and clears up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal, TypeVar
+
+import pyarrow as pa
+import pytest
+
+import tablekeeper as tk
+from tablekeeper.errors import CommitOutcomeUnknownError, StorageError, TablekeeperError
+from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.model import RequestedTime
+from tablekeeper.runtime import Runtime, SystemClock, Threads
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import load_timeline
+from tests.support.storage_wrappers import WatchedStorage
+from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
+
+T = TypeVar("T")
+When = Literal["before", "after", "dead"]
+
+OLD = trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 2.0), ("c", "la", 1, 3.0))
+NEW = trips(("a", "sf", 5, 5.0), ("n", "ny", 5, 5.0))
+LATER_S = 3600
+
+
+class OneThread(Threads):
+    """Everything in order on the caller's thread, so that the n-th call is the same one every time."""
+
+    def map(self, function: Callable[[Any], T], items: Iterable[Any], *, width: int = 16) -> list[T]:
+        del width
+        return [function(item) for item in items]
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, some seconds on: another process that comes later."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(self._seconds * 1000)
+
+
+class BrittleStorage(WatchedStorage):
+    """Fails at call number `at`: before it happens, after it happened, or from then on for good ("dead").
+
+    The publishing of an output when it is closed is a call of its own.
+    """
+
+    def __init__(self, storage: Storage, *, at: int, when: When) -> None:
+        super().__init__(storage)
+        self._at = at
+        self._when = when
+        self.calls: list[str] = []
+
+    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
+        self._before(kind, path)
+        result = call()
+        self._after(kind, path)
+        return result
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self._output(path)
+
+    @contextmanager
+    def _output(self, path: str) -> Iterator[BinaryIO]:
+        opened = self.around("open_output", path, lambda: self.storage.open_output(path))
+        with opened as stream:
+            yield stream
+            self._before("publish", path)
+        self._after("publish", path)
+
+    def _before(self, kind: str, path: str) -> None:
+        self.calls.append(f"{kind} {path}")
+        hit = len(self.calls) == self._at or (self._when == "dead" and len(self.calls) > self._at)
+        if hit and self._when != "after":
+            raise StorageError(f"{path}: {kind} was not done", path=path, transient=True)
+
+    def _after(self, kind: str, path: str) -> None:
+        if len(self.calls) == self._at and self._when == "after":
+            raise StorageError(f"{path}: {kind} was done, but its answer got lost", path=path, transient=True)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A write, and the rows before and after it."""
+
+    run: Callable[[tk.Table], object]
+    after: list[tuple[Any, ...]]
+
+
+BEFORE = rows_of(OLD)
+OPERATIONS = {
+    "upsert": Operation(lambda t: t.upsert(NEW), rows_of(pa.concat_tables([OLD.slice(1), NEW]))),
+    "insert": Operation(lambda t: t.insert(NEW), rows_of(pa.concat_tables([OLD, NEW]))),
+    "bulk_insert": Operation(lambda t: t.bulk_insert(NEW), rows_of(pa.concat_tables([OLD, NEW]))),
+    "delete": Operation(lambda t: t.delete(OLD.slice(0, 1)), rows_of(OLD.slice(1))),
+    "insert_overwrite": Operation(lambda t: t.insert_overwrite(NEW), rows_of(pa.concat_tables([OLD.slice(2), NEW]))),
+    "insert_overwrite_table": Operation(lambda t: t.insert_overwrite_table(NEW), rows_of(NEW)),
+    "delete_partitions": Operation(lambda t: t.delete_partitions(["sf"]), rows_of(OLD.slice(2))),
+}
+
+
+@pytest.fixture
+def tables() -> Iterator[TableBuilder]:
+    builder = TableBuilder(runtime=Runtime(threads=OneThread()), threads=1)
+    yield builder
+    builder.forget()
+
+
+def orphans(tables: TableBuilder, table: tk.Table) -> list[str]:
+    """Data files of instants that are not on the timeline as completed."""
+    storage = tables.storage(table)
+    timeline = load_timeline(storage, table.config)
+    found = []
+    for file in storage.walk(""):
+        name = decode_base_name(file.name) or decode_log_name(file.name)
+        is_data = name is not None and not file.path.startswith(".hoodie")
+        if is_data and name is not None and timeline.completion_of(RequestedTime(name.instant)) is None:
+            found.append(file.path)
+    return found
+
+
+def copy(tables: TableBuilder, table: tk.Table) -> tk.Table:
+    """The same table at another place."""
+    target = tables.create()
+    storage, other = tables.storage(table), tables.storage(target)
+    for file in storage.walk(""):
+        other.put(file.path, storage.read(file.path))
+    return target
+
+
+def run_with_fault(
+    tables: TableBuilder, table: tk.Table, operation: Operation, *, at: int, when: When
+) -> tuple[BrittleStorage, Exception | None]:
+    stores: list[BrittleStorage] = []
+
+    def brittle(storage: Storage) -> Storage:
+        stores.append(BrittleStorage(storage, at=at, when=when))
+        return stores[0]
+
+    broken = tables.through(table, brittle)
+    try:
+        operation.run(broken)
+    except TablekeeperError as error:
+        return stores[0], error
+    return stores[0], None
+
+
+@pytest.mark.parametrize("when", ["before", "after", "dead"])
+@pytest.mark.parametrize("table_type", ["cow", "mor"])
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_a_failure_at_any_call_leaves_the_old_or_the_new_rows_and_the_next_write_succeeds(
+    tables: TableBuilder, name: str, table_type: str, when: When
+) -> None:
+    operation = OPERATIONS[name]
+    template = tables.create(table_type=table_type)
+    template.upsert(OLD)
+    for at in range(1, 400):
+        table = copy(tables, template)
+        store, failure = run_with_fault(tables, table, operation, at=at, when=when)
+        if len(store.calls) < at:
+            break
+        context = f"{when} call {at} ({store.calls[at - 1]}), {failure!r}"
+        rows = rows_of(table.read())
+        assert rows in (BEFORE, operation.after), context
+        if failure is None:
+            assert rows == operation.after, context
+        elif not isinstance(failure, CommitOutcomeUnknownError) and when != "after":
+            assert rows == BEFORE, context
+        _next_writers_succeed(tables, table, rows, context)
+    else:
+        pytest.fail("the write never ended")
+
+
+def _next_writers_succeed(tables: TableBuilder, table: tk.Table, rows: list[tuple[Any, ...]], context: str) -> None:
+    """One at once, while the heartbeat of a dead writer may still look alive, and one much later, who clears up."""
+    table.upsert(trips(("x", "sf", 9, 9.0)))
+    expected = sorted([*rows, ("x", "sf", 9, 9.0)], key=repr)
+    assert rows_of(table.read()) == expected, context
+    later = tables.through(table, runtime=Runtime(clock=ShiftedClock(LATER_S), threads=OneThread()))
+    later.upsert(trips(("y", "la", 9, 9.0)))
+    assert rows_of(table.read()) == sorted([*expected, ("y", "la", 9, 9.0)], key=repr), context
+    assert orphans(tables, table) == [], context
+    assert [i for i in table.timeline() if i.is_pending] == [], context
+
+
+def test_a_writer_that_lost_its_place_meanwhile_commits_nothing(tables: TableBuilder) -> None:
+    """Its instant is rolled back by another writer, who took it for dead, before it gets to its commit."""
+    table = tables.create()
+    table.upsert(OLD)
+    storage = tables.storage(table)
+
+    class SlowStorage(WatchedStorage):
+        """Lets the other writer in before the first data file is written."""
+
+        is_done = False
+
+        def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+            if path.endswith(".parquet") and not self.is_done:
+                self.is_done = True
+                later = tables.through(table, runtime=Runtime(clock=ShiftedClock(LATER_S), threads=OneThread()))
+                later.upsert(trips(("x", "sf", 9, 9.0)))
+            return self.storage.open_output(path)
+
+    slow = tables.through(table, SlowStorage)
+    with pytest.raises(TablekeeperError):
+        slow.upsert(NEW)
+    assert rows_of(table.read()) == sorted([*BEFORE, ("x", "sf", 9, 9.0)], key=repr)
+    assert storage.list_files(".hoodie/.temp") == []
+    later = tables.through(table, runtime=Runtime(clock=ShiftedClock(3 * LATER_S), threads=OneThread()))
+    later.upsert(trips(("z", "sf", 9, 9.0)))
+    assert rows_of(table.read(), "id") == [("a",), ("b",), ("c",), ("x",), ("z",)]
+    assert TRIPS.equals(table.schema)
