@@ -3,10 +3,12 @@
 Where tablekeeper is installed for Spark's Python, the format is found without being registered (`pyspark_tablekeeper`);
 `register` serves the other cases.
 
-Reading: the driver's Python process plans file slices, balanced over tasks, and each task merges its slices. Filters
-are pushed down to partitions, row groups and rows where Spark passes them on (4.1 and later, with
-`spark.sql.python.filterPushdown.enabled`). No Spark up to 4.3 tells Python sources which columns a query needs:
-name them with the option `columns` or with `.schema(…)`, else all are read.
+Reading: the driver's Python process plans file slices, balanced over tasks, and each task merges its slices. The
+options `columns` and `where` say which columns, partitions, files and rows are read at all, because Spark up to 4.3
+cannot tell a Python source safely: it passes on no columns, and it keeps the plan that it made with the filters of one
+query for all others on the same DataFrame. (`df.where(a).union(df.where(b))` then reads b twice; Spark also keeps the
+plan of the first use without filters, so a DataFrame shows the table as it was then.) Spark's filters are therefore
+taken over only on request, with the option `push_filters`, for a DataFrame that serves one query.
 
 Writing: tasks stage their rows, then the driver's Python process does the rest with the local engine, because no
 session can be reached from there. `Table.upsert` and its kin do all work in Spark's tasks; prefer them for much data.
@@ -44,25 +46,22 @@ from tablekeeper.write.staging import StagedBatch
 
 __all__ = ["SliceReader", "StagedRows", "StagingWriter", "TablekeeperDataSource", "register"]
 
-_PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _BYTES_A_TASK = 64 << 20
 _TASKS_A_CORE = 2
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to this session, and let Spark push filters down unless the session says otherwise."""
+    """Make the format known to this session."""
     spark.dataSource.register(TablekeeperDataSource)
-    if hasattr(api.DataSourceReader, "pushFilters") and spark.conf.get(_PUSHDOWN_SETTING, None) is None:
-        spark.conf.set(_PUSHDOWN_SETTING, "true")
 
 
 class TablekeeperDataSource(api.DataSource):
     """The format `tablekeeper`.
 
-    Read options: `as_of`, `mode`, `columns`, `where`, `since`, `until`, `meta_columns` and `parallelism` (the number of
-    tasks). Write options: `operation`, and for a table that is not there yet `name`, `key`, `partition_by`, `ordering`
-    and `table_type`. Both: `storage.…`, and Hudi's settings by their names.
+    Read options: `as_of`, `mode`, `columns`, `where`, `since`, `until`, `meta_columns`, `parallelism` (the number of
+    tasks) and `push_filters`. Write options: `operation`, and for a table that is not there yet `name`, `key`,
+    `partition_by`, `ordering` and `table_type`. Both: `storage.…`, and Hudi's settings by their names.
     """
 
     @classmethod
@@ -74,9 +73,9 @@ class TablekeeperDataSource(api.DataSource):
 
     def reader(self, schema: StructType) -> SliceReader:
         options = ReadOptions.parse(self.options)
-        # Spark refuses a reader that takes filters while the setting is off, so only the process that passes
-        # filters on gets one.
-        return FilteringReader(options, schema) if _passes_filters_on() else SliceReader(options, schema)
+        # While its setting for filters is off, Spark refuses every reader that could take some.
+        takes_filters = options.push_filters and _passes_filters_on()
+        return FilteringReader(options, schema) if takes_filters else SliceReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> StagingWriter:
         options = WriteOptions.parse(self.options, overwrite=overwrite)

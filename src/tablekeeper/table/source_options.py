@@ -18,7 +18,7 @@ from tablekeeper.model import Operation
 __all__ = ["ReadOptions", "WriteOptions"]
 
 _STORAGE = "storage."
-_READ = ("path", "columns", "where", "as_of", "since", "until", "mode", "meta_columns", "parallelism")
+_READ = ("path", "columns", "where", "as_of", "since", "until", "mode", "meta_columns", "parallelism", "push_filters")
 _WRITE = ("path", "operation", "name", "key", "partition_by", "ordering", "table_type")
 _APPENDING = (Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.DELETE)
 _REPLACING = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
@@ -26,7 +26,7 @@ _REPLACING = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and in how many tasks (0: as the table's size suggests)."""
+    """What to read, and how: in so many tasks (0: as the table's size suggests), taking over Spark's filters or not."""
 
     path: str
     columns: tuple[str, ...] | None = None
@@ -37,6 +37,7 @@ class ReadOptions:
     mode: str = "snapshot"
     meta_columns: bool = False
     parallelism: int = 0
+    push_filters: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
 
@@ -59,6 +60,7 @@ class ReadOptions:
             mode=known.get("mode", "snapshot"),
             meta_columns=_flag("meta_columns", known.get("meta_columns", "false")),
             parallelism=_count("parallelism", known.get("parallelism", "0")),
+            push_filters=_flag("push_filters", known.get("push_filters", "false")),
             settings=settings,
             storage=storage,
         )
