@@ -163,6 +163,15 @@ def changes(tour: Tour) -> Outcome:
     return Outcome(f"since {since}: {count:,} rows to pass on, of {tour.expected_rows:,}", shown)
 
 
+def read_by_format(tour: Tour) -> Outcome:
+    if not hasattr(tour.spark, "dataSource"):
+        return Outcome(f"Spark {tour.spark.version} has no data sources in Python; Spark 4 has, and it works there too")
+    reader = tour.spark.read.format("tablekeeper").option("columns", "id,city").option("where", "city = 'lima'")
+    count = reader.load(tour.path).count()
+    _check(count, tour.table.read(where="city = 'lima'").count(), "rows in Lima")
+    return Outcome(f'{count:,} rows by spark.read.format("tablekeeper").option("where", "city = \'lima\'").load(path)')
+
+
 def timeline(tour: Tour) -> Outcome:
     listing = tour.table.timeline()
     _check(len(listing), len(tour.written), "instants")
@@ -196,6 +205,7 @@ STEPS: tuple[Step, ...] = (
     Step("Read with a filter", read_filtered),
     Step("Travel in time", travel),
     Step("See what changed", changes),
+    Step("Read with Spark's own syntax", read_by_format),
     Step("Look at the timeline", timeline),
     Step("Look at the files", files),
 )
