@@ -67,9 +67,9 @@ def test_local_workers_run_with_the_interpreter_of_the_caller() -> None:
 
 @pytest.mark.usefixtures("other_python_first")
 def test_a_choice_of_the_users_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions: list[Any] = [Session(**{"spark.pyspark.python": "/opt/python"}), Session(master="yarn")]
+    sessions: list[Any] = [Session(**{"spark.pyspark.python": "python-of-mine"}), Session(master="yarn")]
     assert [SparkEngine(session).chose_interpreter for session in sessions] == [False, False]
-    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    monkeypatch.setenv("PYSPARK_PYTHON", "python-of-mine")
     sessions.append(Session())
     assert not SparkEngine(sessions[-1]).chose_interpreter
     assert {session._sc.pythonExec for session in sessions} == {"python3"}
