@@ -446,7 +446,7 @@ class DeniedStorage(WatchedStorage):
 def test_a_store_that_cannot_be_written_is_reported_and_still_read(
     tables: TableBuilder, table: tk.Table, operation: str, code: int
 ) -> None:
-    denied = tables.through(table, lambda storage: DeniedStorage(storage, code))
+    denied = tables.through(table, DeniedStorage(tables.storage(table), code))
     message = "read-only" if code == errno.EROFS else "permission denied"
     refused(tables, table, lambda _: getattr(denied, operation)(ROWS), kind=StorageError, message=message)
     assert rows_of(denied.read()) == rows_of(table.read())
@@ -461,19 +461,14 @@ def test_a_disk_that_gets_full_at_any_write_leaves_the_old_rows_and_the_next_wri
         table = tables.create(table_type=table_type)
         table.upsert(ROWS)
         before = rows_of(table.read())
-        stores: list[DeniedStorage] = []
-
-        def full(storage: Storage, first: int = first, stores: list[DeniedStorage] = stores) -> Storage:
-            stores.append(DeniedStorage(storage, errno.ENOSPC, first=first, once=not stays_full))
-            return stores[0]
-
-        tight = tables.through(table, full)
+        store = DeniedStorage(tables.storage(table), errno.ENOSPC, first=first, once=not stays_full)
+        tight = tables.through(table, store)
         failure: Exception | None = None
         try:
             getattr(tight, operation)(trips(("a", "sf", 5, 5.0), ("n", "ny", 5, 5.0)))
         except StorageError as error:
             failure = error
-        if stores[0].changes < first:
+        if store.changes < first:
             break
         assert "disk is full" in str(failure), f"write {first}"
         assert rows_of(table.read()) == before, f"write {first}"

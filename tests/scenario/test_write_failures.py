@@ -4,89 +4,28 @@ those from after, never a mix, and whoever writes next succeeds and clears up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.errors import CommitOutcomeUnknownError, StorageError, TablekeeperError
+from tablekeeper.errors import CommitOutcomeUnknownError, TablekeeperError
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import RequestedTime
-from tablekeeper.runtime import Runtime, SystemClock, Threads
-from tablekeeper.storage import Storage
+from tablekeeper.runtime import Runtime
 from tablekeeper.timeline import load_timeline
+from tests.support.brittle_storage import BrittleStorage, OneThread, ShiftedClock, When
 from tests.support.storage_wrappers import WatchedStorage
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
-
-T = TypeVar("T")
-When = Literal["before", "after", "dead"]
 
 OLD = trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 2.0), ("c", "la", 1, 3.0))
 NEW = trips(("a", "sf", 5, 5.0), ("n", "ny", 5, 5.0))
 LATER_S = 3600
-
-
-class OneThread(Threads):
-    """Everything in order on the caller's thread, so that the n-th call is the same one every time."""
-
-    def map(self, function: Callable[[Any], T], items: Iterable[Any], *, width: int = 16) -> list[T]:
-        del width
-        return [function(item) for item in items]
-
-
-class ShiftedClock(SystemClock):
-    """The machine's clock, some seconds on: another process that comes later."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def now_ms(self) -> int:
-        return super().now_ms() + int(self._seconds * 1000)
-
-
-class BrittleStorage(WatchedStorage):
-    """Fails at call number `at`: before it happens, after it happened, or from then on for good ("dead").
-
-    The publishing of an output when it is closed is a call of its own.
-    """
-
-    def __init__(self, storage: Storage, *, at: int, when: When) -> None:
-        super().__init__(storage)
-        self._at = at
-        self._when = when
-        self.calls: list[str] = []
-
-    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
-        self._before(kind, path)
-        result = call()
-        self._after(kind, path)
-        return result
-
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self._output(path)
-
-    @contextmanager
-    def _output(self, path: str) -> Iterator[BinaryIO]:
-        opened = self.around("open_output", path, lambda: self.storage.open_output(path))
-        with opened as stream:
-            yield stream
-            self._before("publish", path)
-        self._after("publish", path)
-
-    def _before(self, kind: str, path: str) -> None:
-        self.calls.append(f"{kind} {path}")
-        hit = len(self.calls) == self._at or (self._when == "dead" and len(self.calls) > self._at)
-        if hit and self._when != "after":
-            raise StorageError(f"{path}: {kind} was not done", path=path, transient=True)
-
-    def _after(self, kind: str, path: str) -> None:
-        if len(self.calls) == self._at and self._when == "after":
-            raise StorageError(f"{path}: {kind} was done, but its answer got lost", path=path, transient=True)
 
 
 @dataclass(frozen=True)
@@ -141,18 +80,12 @@ def copy(tables: TableBuilder, table: tk.Table) -> tk.Table:
 def run_with_fault(
     tables: TableBuilder, table: tk.Table, operation: Operation, *, at: int, when: When
 ) -> tuple[BrittleStorage, Exception | None]:
-    stores: list[BrittleStorage] = []
-
-    def brittle(storage: Storage) -> Storage:
-        stores.append(BrittleStorage(storage, at=at, when=when))
-        return stores[0]
-
-    broken = tables.through(table, brittle)
+    store = BrittleStorage(tables.storage(table), at=at, when=when)
     try:
-        operation.run(broken)
+        operation.run(tables.through(table, store))
     except TablekeeperError as error:
-        return stores[0], error
-    return stores[0], None
+        return store, error
+    return store, None
 
 
 @pytest.mark.parametrize("when", ["before", "after", "dead"])
@@ -211,7 +144,7 @@ def test_a_writer_that_lost_its_place_meanwhile_commits_nothing(tables: TableBui
                 later.upsert(trips(("x", "sf", 9, 9.0)))
             return self.storage.open_output(path)
 
-    slow = tables.through(table, SlowStorage)
+    slow = tables.through(table, SlowStorage(storage))
     with pytest.raises(TablekeeperError):
         slow.upsert(NEW)
     assert rows_of(table.read()) == sorted([*BEFORE, ("x", "sf", 9, 9.0)], key=repr)

@@ -6,7 +6,7 @@ its store (one that counts, or fails), and `forget` drops everything that was ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -52,7 +52,7 @@ class TableBuilder:
     """Makes tables and remembers those in memory, so that a fixture can drop them."""
 
     def __init__(self, *, runtime: Runtime = SYSTEM_RUNTIME, threads: int = 2) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._threads = threads
         self._names: list[str] = []
 
@@ -78,7 +78,7 @@ class TableBuilder:
             table_type=table_type,
             engine="local",
             options=options,
-            runtime=self._runtime,
+            runtime=self.runtime,
         )
 
     def new_place(self) -> str:
@@ -89,21 +89,21 @@ class TableBuilder:
 
     def storage(self, table: tk.Table) -> Storage:
         """The store of the table, without any wrapper."""
-        return open_storage(table.path, runtime=self._runtime)
+        return open_storage(table.path, runtime=self.runtime)
 
     def through(
         self,
         table: tk.Table,
-        wrap: Callable[[Storage], Storage] = lambda storage: storage,
+        store: Storage | None = None,
         *,
         options: Mapping[str, object] | None = None,
         runtime: Runtime | None = None,
     ) -> tk.Table:
-        """The same table, opened with its remembered options and `options`, on the wrapped store."""
+        """The same table, opened with its remembered options and `options`, on `store` (its own by default)."""
         storage = self.storage(table)
-        chosen = runtime or self._runtime
+        chosen = runtime or self.runtime
         merged = Options(options).merged_over(load_writer_options(storage))
-        return tk.Table(wrap(storage), LocalEngine(threads=self._threads, runtime=chosen), merged, runtime=chosen)
+        return tk.Table(store or storage, LocalEngine(threads=self._threads, runtime=chosen), merged, runtime=chosen)
 
     def forget(self, names: Iterable[str] | None = None) -> None:
         """Drop the tables in memory."""
