@@ -27,6 +27,9 @@ ROWS ?=
 # More for the benchmark: make bench BENCH_ARGS="--reuse-java --only java,ours_spark"
 BENCH_ARGS ?=
 
+# For the stress run: seconds, writers, store (local or s3), seed. Without any: both stores, the full length.
+STRESS_ARGS ?=
+
 # The first of the names given that is a Python 3.11 or newer; a message and failure if there is none.
 define find_python
 for name in $(PYTHON) $(1); do \
@@ -100,6 +103,10 @@ interop: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Java Hudi 1.2.0 and hudi-rs aga
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
 	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) $(BENCH_ARGS)
+
+.PHONY: stress
+stress: $(STAMP) ## Many writers, killed at random, on one table; STRESS_ARGS="--seconds 30 --store s3 --seed 2"
+	$(if $(STRESS_ARGS),$(BIN)/python -m bench.stress $(STRESS_ARGS),$(BIN)/python -m bench.stress --store local && $(BIN)/python -m bench.stress --store s3)
 
 .PHONY: check
 check: $(STAMP) ## Style, types, layers and the rules of the code base

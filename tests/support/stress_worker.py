@@ -1,0 +1,148 @@
+"""One writer of the stress run, as a process of its own: writes until it is told to stop, or killed.
+
+    python -m tests.support.stress_worker PLAN WRITER SEED
+
+PLAN is the JSON file of a `StressPlan`. Before and after every write a line goes into the writer's journal: what it is
+about to write, and what became of it. A write carries its name in the commit's extra metadata, so that a commit whose
+writer was killed before it could note the outcome is recognised on the timeline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tablekeeper as tk
+from tablekeeper.errors import ConflictError, TablekeeperError
+
+__all__ = ["NAME_KEY", "SCHEMA", "StressPlan", "Write", "load_journal", "open_table", "partition_of", "rows_frame"]
+
+NAME_KEY = "stress.write"
+SCHEMA = pa.schema([("id", pa.string()), ("part", pa.string()), ("ts", pa.int64()), ("value", pa.string())])
+
+
+@dataclass(frozen=True)
+class StressPlan:
+    """What all writers of a run have in common."""
+
+    table: str
+    folder: str
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    keys: int = 120
+    partitions: int = 3
+    rows_a_write: int = 8
+    delete_share: float = 0.1
+    retries: int = 3
+
+    def save(self) -> Path:
+        path = Path(self.folder) / "plan.json"
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
+
+    @property
+    def stop_file(self) -> Path:
+        return Path(self.folder) / "stop"
+
+
+@dataclass
+class Write:
+    """One write as its journal tells it. Rows are (key, ts); `outcome` is empty if the writer was killed before."""
+
+    name: str
+    kind: str
+    rows: list[tuple[str, int]]
+    outcome: str = ""
+    instant: str = ""
+    lock_held_s: float = 0.0
+    seconds: float = 0.0
+    message: str = ""
+    conflicts: int = 0
+
+
+def open_table(plan: StressPlan, **more: Any) -> tk.Table:
+    return tk.Table.open(plan.table, engine="local", storage_options=plan.storage_options or None, **more)
+
+
+def partition_of(key: str, partitions: int) -> str:
+    return f"p{int(key[1:]) % partitions}"
+
+
+def rows_frame(write: Write, plan: StressPlan) -> pa.Table:
+    rows = [
+        {"id": key, "part": partition_of(key, plan.partitions), "ts": ts, "value": write.name} for key, ts in write.rows
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def load_journal(path: Path) -> dict[str, Write]:
+    """The writes of one writer; a last line that was cut off by a kill is left out."""
+    writes: dict[str, Write] = {}
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        entry = json.loads(line)
+        if "rows" in entry:
+            rows = [(key, ts) for key, ts in entry["rows"]]
+            writes[entry["name"]] = Write(entry["name"], entry["kind"], rows)
+        else:
+            write = writes[entry.pop("name")]
+            for name, value in entry.items():
+                setattr(write, name, value)
+    return writes
+
+
+def main() -> None:
+    plan_path, writer, seed = sys.argv[1:4]
+    plan = StressPlan(**json.loads(Path(plan_path).read_text(encoding="utf-8")))
+    chance = random.Random(int(seed))
+    table = open_table(plan)
+    journal = os.open(Path(plan.folder) / f"journal-{writer}-{seed}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    number = 0
+    while not plan.stop_file.exists():
+        number += 1
+        write = _next_write(f"{writer}-{seed}-{number}", plan, chance)
+        _note(journal, {"name": write.name, "kind": write.kind, "rows": write.rows})
+        _note(journal, {"name": write.name, **_carry_out(table, plan, write)})
+
+
+def _next_write(name: str, plan: StressPlan, chance: random.Random) -> Write:
+    keys = chance.sample(range(plan.keys), plan.rows_a_write)
+    kind = "delete" if chance.random() < plan.delete_share else "upsert"
+    # Few values, so that many rows meet one of the same age.
+    return Write(name, kind, [(f"k{key}", chance.randrange(1_000)) for key in sorted(keys)])
+
+
+def _carry_out(table: tk.Table, plan: StressPlan, write: Write) -> dict[str, Any]:
+    """Write, again after a conflict; the loop is here and not in the table so that conflicts can be counted."""
+    rows = rows_frame(write, plan)
+    do = table.delete if write.kind == "delete" else table.upsert
+    for attempt in range(plan.retries + 1):
+        try:
+            result = do(rows, extra={NAME_KEY: write.name})
+        except ConflictError as error:
+            if not error.beaten_by or not error.file_groups:
+                return {"outcome": "bad conflict", "message": str(error)}
+        except TablekeeperError as error:
+            return {"outcome": type(error).__name__, "message": str(error)}
+        else:
+            return {
+                "outcome": "committed",
+                "instant": "" if result.instant is None else result.instant.value,
+                "lock_held_s": result.lock_held_s,
+                "seconds": result.seconds,
+                "conflicts": attempt,
+            }
+    return {"outcome": "conflict", "conflicts": plan.retries + 1}
+
+
+def _note(journal: int, entry: dict[str, Any]) -> None:
+    os.write(journal, json.dumps(entry).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
