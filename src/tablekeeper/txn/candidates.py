@@ -15,7 +15,14 @@ from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, l
 from tablekeeper.txn.conflict import Touched, WriteKind
 from tablekeeper.txn.environment import TableEnvironment
 
-__all__ = ["CANCELLABLE_KEY", "find_rollback", "load_is_cancellable", "load_rollback_plan", "load_touched"]
+__all__ = [
+    "CANCELLABLE_KEY",
+    "find_rollback",
+    "load_is_cancellable",
+    "load_planned_groups",
+    "load_rollback_plan",
+    "load_touched",
+]
 
 CANCELLABLE_KEY = "tablekeeper.cancellable"
 """Key in a plan's extra metadata; "true" says that the plan yields to ingestion."""
@@ -41,6 +48,12 @@ def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
         groups, _ = _load_plan(environment, instant)
         return Touched(groups, _SERVICES[instant.action])
     return Touched(_load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
+
+
+def load_planned_groups(environment: TableEnvironment, timeline: Timeline) -> frozenset[FileGroupId]:
+    """File groups that pending plans of table services are about to rewrite."""
+    plans = [instant for instant in timeline.pending if instant.action in _SERVICES]
+    return frozenset(group for instant in plans for group in _load_plan(environment, instant)[0])
 
 
 def load_is_cancellable(environment: TableEnvironment, instant: Instant) -> bool:

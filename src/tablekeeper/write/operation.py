@@ -16,9 +16,10 @@ from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
 from tablekeeper.errors import InvalidRequestError, StorageError, TablekeeperError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
-from tablekeeper.model import Action, FileSlice, Operation
+from tablekeeper.model import Action, FileGroupId, FileSlice, Operation
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_snapshot
+from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import OpenWrite, begin_write
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.metadata_step import MetadataPolicy
@@ -155,7 +156,8 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
         if snapshot is not None:
             refuse_wrong_index(context, snapshot.latest)
-        work = _plan(request, context, by_partition, snapshot)
+        busy = load_planned_groups(request.environment, write.at_start)
+        work = _plan(request, context, by_partition, snapshot, busy)
         tasks = [
             GroupTask(context, each, number, request.combines, request.operation is Operation.DELETE)
             for number, each in enumerate(work)
@@ -249,6 +251,7 @@ def _plan(
     context: WriteContext,
     by_partition: dict[str, list[StagedBatch]],
     snapshot: Snapshot | None,
+    busy: frozenset[FileGroupId],
 ) -> list[GroupWork]:
     only_updates = request.operation is Operation.DELETE
     slices: dict[str, list[FileSlice]] = defaultdict(list)
@@ -257,7 +260,7 @@ def _plan(
     tagged = _tag(request, by_partition, slices)
     work: list[GroupWork] = []
     for partition, staged in sorted(by_partition.items()):
-        rows = PartitionRows(partition, tuple(staged), tuple(slices[partition]), tuple(tagged[partition]))
+        rows = PartitionRows(partition, tuple(staged), tuple(slices[partition]), tuple(tagged[partition]), busy)
         if context.settings.index is IndexKind.BUCKET:
             work += plan_buckets(rows, is_mor=request.is_mor, only_updates=only_updates, ids=request.runtime.ids)
         else:

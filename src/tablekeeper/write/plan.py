@@ -75,13 +75,15 @@ class GroupWork:
 class PartitionRows:
     """Everything known about one partition of a write: its staged rows, its slices, and which rows they hold.
 
-    A slice whose keys were looked up has an entry in `tagged`, whether or not any were found.
+    A slice whose keys were looked up has an entry in `tagged`, whether or not any were found. Groups that are
+    `busy` are about to be rewritten by a pending table service and take no new rows.
     """
 
     partition: str
     staged: tuple[StagedBatch, ...]
     slices: tuple[FileSlice, ...]
     tagged: tuple[Tagged, ...]
+    busy: frozenset[FileGroupId] = frozenset()
 
     @property
     def row_count(self) -> int:
@@ -157,7 +159,10 @@ def _insert_targets(rows: PartitionRows, settings: WriteSettings, count: int, *,
     small = [
         s
         for s in rows.slices
-        if s.base is not None and s.base.size < settings.small_file_bytes and not (is_mor and s.logs)
+        if s.base is not None
+        and s.base.size < settings.small_file_bytes
+        and not (is_mor and s.logs)
+        and s.group not in rows.busy
     ]
     for file_slice in sorted(small, key=lambda s: (s.size, s.group.file_id)):
         if count <= 0:
