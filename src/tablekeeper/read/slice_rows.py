@@ -19,7 +19,7 @@ from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, load_chan
 from tablekeeper.read.statistics import row_group_ranges
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
-from tablekeeper.record.merge import KEY_COLUMN, MergeRule, collapse
+from tablekeeper.record.merge import KEY_COLUMN, MergeRule, Winners, collapse
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.storage.handle import StorageHandle
 
@@ -64,7 +64,7 @@ def read_slice(task: SliceTask) -> Iterator[pa.RecordBatch]:
         )
         winners = collapse(changes, task.rule, schema=needed)
     if task.file_slice.base is not None:
-        for rows in _base_rows(task, task.file_slice.base, needed):
+        for rows in _base_rows(task, task.file_slice.base, needed, winners):
             yield from _finish(task, rows if winners is None else winners.apply(rows))
     if winners is not None:
         yield from _finish(task, winners.unseen())
@@ -104,21 +104,31 @@ def _needed_schema(task: SliceTask) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _base_rows(task: SliceTask, base: BaseFile, needed: pa.Schema) -> Iterator[pa.Table]:
+def _base_rows(task: SliceTask, base: BaseFile, needed: pa.Schema, winners: Winners | None) -> Iterator[pa.Table]:
     file = open_base_file(task.store, base)
     try:
         stored = set(file.schema_arrow.names)
         columns = [name for name in needed.names if name in stored]
-        prunable = task.predicate is not None and not (task.file_slice.logs and task.rule.by_event_time)
         for group in range(file.num_row_groups):
-            if prunable and task.predicate is not None:
-                ranges = row_group_ranges(file.metadata, group, needed)
-                if not task.predicate.may_match(ranges):
-                    continue
+            if _is_skipped(task, file, group, needed, winners):
+                continue
             rows = read_row_group(file, group, columns=columns, file=base.path)
             yield conform(_with_extra_columns(task, rows, needed), needed)
     finally:
         file.close()
+
+
+def _is_skipped(task: SliceTask, file: pq.ParquetFile, group: int, needed: pa.Schema, winners: Winners | None) -> bool:
+    """Whether no row of the group matches, neither as it is nor as the logs change it."""
+    if task.predicate is None or task.predicate.may_match(row_group_ranges(file.metadata, group, needed)):
+        return False
+    if winners is None:
+        return True
+    if KEY_COLUMN not in file.schema_arrow.names or task.file_slice.base is None:
+        return False
+    # A changed row may match, and a change has to meet the row that it changes: it may be stale.
+    keys = read_row_group(file, group, columns=[KEY_COLUMN], file=task.file_slice.base.path)
+    return not winners.touches(keys.column(KEY_COLUMN))
 
 
 def _with_extra_columns(task: SliceTask, rows: pa.Table, needed: pa.Schema) -> pa.Table:

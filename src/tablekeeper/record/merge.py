@@ -112,6 +112,10 @@ class Winners:
         self.removed += int(deleted.sum())
         return self._rewrite(base, positions, change, deleted)
 
+    def touches(self, keys: pa.Array | pa.ChunkedArray) -> bool:
+        """Whether any of these keys is changed."""
+        return bool(pc.any(pc.is_in(keys, value_set=self._keys)).as_py())
+
     def unseen(self) -> pa.Table:
         """Rows of keys that no base row had: to be added. Call it after all base rows went through `apply`."""
         fresh = self._row_of[~self._seen & ~self._deleted]
