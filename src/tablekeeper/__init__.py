@@ -11,6 +11,9 @@ from tablekeeper.errors import (
     TablekeeperError,
     UnsupportedFeatureError,
 )
+from tablekeeper.services.doctor import DoctorReport
+from tablekeeper.services.rollback import RollbackResult
+from tablekeeper.services.savepoint import RestoreResult, Savepoint
 from tablekeeper.table import Table
 from tablekeeper.write.results import WriteResult
 
@@ -18,9 +21,13 @@ __all__ = [
     "CommitOutcomeUnknownError",
     "ConflictError",
     "CorruptTableError",
+    "DoctorReport",
     "FencedError",
     "InvalidRequestError",
     "LockNotAcquiredError",
+    "RestoreResult",
+    "RollbackResult",
+    "Savepoint",
     "StorageError",
     "Table",
     "TablekeeperError",

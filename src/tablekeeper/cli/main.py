@@ -1,6 +1,7 @@
 """The command `tablekeeper`: look at a table and its rows from a terminal.
 
-Every command works with the local engine, so neither PySpark nor Java has to be installed, and changes nothing.
+Every command works with the local engine, so neither PySpark nor Java has to be installed. Only `rollback`,
+`savepoint`, `restore` and `doctor --fix` change anything.
 Each prints a table for people, or with `--json` something for programs: `show` one JSON document, the others one
 JSON object a line. Field names are those of `to_dict` and `to_dicts` of the values that `Table` returns.
 Exit code 0 is success, 1 an error that was reported in one line, 2 wrong usage.
@@ -14,11 +15,13 @@ from typing import Annotated
 
 import typer
 
+from tablekeeper.cli.arguments import AsJson, Debug, StorageOption, TablePath, examples, open_table
+from tablekeeper.cli.doctor import doctor_commands
 from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document, json_rows
+from tablekeeper.cli.recovery import recovery_commands
 from tablekeeper.cli.rows import RowRequest, load_rows
 from tablekeeper.cli.screen import show_description, show_files, show_rows, show_timeline
-from tablekeeper.table import Table
 
 __all__ = ["app"]
 
@@ -38,38 +41,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(doctor_commands)
+app.add_typer(recovery_commands)
 
 
-def _examples(*lines: str) -> str:
-    return "\n\n".join(["[bold]Examples[/bold]", *(f"  [cyan]{line}[/cyan]" for line in lines)])
-
-
-def _checked_options(given: list[str]) -> list[str]:
-    for each in given:
-        name, equals, _ = each.partition("=")
-        if not name or not equals:
-            raise typer.BadParameter(f"{each!r} is not of the form name=value")
-    return given
-
-
-TablePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH", help="The table: a directory, or a URI such as s3://lake/trips.", show_default=False
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from, as a traceback.")]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option",
-        metavar="NAME=VALUE",
-        callback=lambda given: _checked_options(given or []),
-        help="A setting of the store, for example region=eu-west-1. Can be repeated.",
-        show_default=False,
-    ),
-]
 AsOf = Annotated[
     str | None,
     typer.Option(metavar="MOMENT", help="As it was then: an instant, or a time such as 2026-11-15T10:00:00."),
@@ -82,7 +57,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=_examples("tablekeeper show /lake/trips", "tablekeeper read /lake/trips --limit 5"))
+@app.callback(epilog=examples("tablekeeper show /lake/trips", "tablekeeper read /lake/trips --limit 5"))
 def _root(
     show_version: Annotated[
         bool,
@@ -93,7 +68,7 @@ def _root(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "tablekeeper show /lake/trips", "tablekeeper show s3://lake/trips --storage-option region=eu-west-1"
     )
 )
@@ -102,7 +77,7 @@ def show(
     path: TablePath, *, as_json: AsJson = False, storage_option: StorageOption = None, debug: Debug = False
 ) -> None:
     """What a table is: type, keys, partitions, size, columns and its last commit."""
-    description = _open(path, storage_option).describe()
+    description = open_table(path, storage_option).describe()
     if as_json:
         typer.echo(json_document(description.to_dict()))
     else:
@@ -110,7 +85,7 @@ def show(
 
 
 @app.command(
-    epilog=_examples("tablekeeper timeline /lake/trips --limit 10", "tablekeeper timeline /lake/trips --pending --json")
+    epilog=examples("tablekeeper timeline /lake/trips --limit 10", "tablekeeper timeline /lake/trips --pending --json")
 )
 @reported
 def timeline(
@@ -123,7 +98,7 @@ def timeline(
     debug: Debug = False,
 ) -> None:
     """The instants of the active timeline: what happened to a table, oldest first."""
-    facts = _open(path, storage_option).timeline().to_dicts()
+    facts = open_table(path, storage_option).timeline().to_dicts()
     if pending:
         facts = [fact for fact in facts if fact["completed_at"] is None]
     shown = facts[-limit:] if limit else facts
@@ -135,7 +110,7 @@ def timeline(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "tablekeeper files /lake/trips --partition sf",
         "tablekeeper files /lake/trips --as-of 2026-11-15T10:00:00 --json",
     )
@@ -154,7 +129,7 @@ def files(
     debug: Debug = False,
 ) -> None:
     """The file groups of a table with the base file and the logs that a reader sees."""
-    listing = _open(path, storage_option).files(as_of=as_of, partitions=partition or None)
+    listing = open_table(path, storage_option).files(as_of=as_of, partitions=partition or None)
     if as_json:
         for fact in listing.to_dicts():
             typer.echo(json_document(fact))
@@ -163,7 +138,7 @@ def files(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "tablekeeper read /lake/trips --where \"city = 'sf' and fare > 20\" --columns id,fare",
         "tablekeeper read /lake/trips --as-of 2026-11-15T10:00:00 --limit 5",
         "tablekeeper read /lake/trips --since 20261115100000000 --json",
@@ -202,7 +177,7 @@ def read(
         meta_columns=meta_columns,
     )
     schema, batches = load_rows(
-        _open(path, storage_option), request, limit=limit + 1 if limit and not as_json else limit
+        open_table(path, storage_option), request, limit=limit + 1 if limit and not as_json else limit
     )
     if as_json:
         for batch in batches:
@@ -210,8 +185,3 @@ def read(
                 typer.echo(line)
     else:
         show_rows(schema, list(batches), limit=limit)
-
-
-def _open(path: str, storage_option: list[str] | None) -> Table:
-    options = dict(each.split("=", 1) for each in storage_option or [])
-    return Table.open(path, engine="local", storage_options=options)

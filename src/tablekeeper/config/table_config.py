@@ -92,6 +92,12 @@ class TableConfig:
         """True if readers may list files from the metadata table, which writers must then keep in step."""
         return "files" in self.metadata_partitions
 
+    @property
+    def may_have_old_log_names(self) -> bool:
+        """True if logs may be named after the base file below them: the table is, or began, older than version 8."""
+        began_as = self.properties.get("hoodie.table.initial.version", "")
+        return self.version < 8 or not began_as.isdigit() or int(began_as) < 8
+
 
 def parse_table_config(properties: Mapping[str, str], *, file: str) -> TableConfig:
     """Typed view of `properties`; refuses versions that this code does not know."""

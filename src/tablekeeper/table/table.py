@@ -20,6 +20,8 @@ from tablekeeper.read.query import Query, load_query_snapshot, read_rows
 from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.services.doctor import DoctorReport, examine_table, load_examination, mend_table
+from tablekeeper.services.liveness import HeartbeatListing, load_heartbeat_listing
 from tablekeeper.services.rollback import RollbackResult, execute_rollback
 from tablekeeper.services.savepoint import (
     RestoreResult,
@@ -39,6 +41,7 @@ from tablekeeper.table.views import FileListing, TableDescription, TimelineListi
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.locks import LockHolder
 from tablekeeper.txn.properties_file import create_properties, load_table_config, refuse_existing_table
 from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
 from tablekeeper.write.prepare import avro_schema_json, load_environment, prepare_write
@@ -260,6 +263,26 @@ class Table:
     def restore(self, savepoint: object, *, dry_run: bool = False) -> RestoreResult:
         """Bring the table back to a savepoint: every later commit is rolled back for good. Stop all writers first."""
         return restore_savepoint(self._load_environment(), _instant(savepoint), dry_run=dry_run)
+
+    def doctor(self, *, fix: bool = False, safe_age_s: float = 3600.0) -> DoctorReport:
+        """Look the table over: dead writes, stray files, a stale metadata table, locks that do not protect, and more.
+
+        `fix` mends what is safe to mend; without it `report.repairs` says what that would be. Stray data files are
+        deleted only if they are older than `safe_age_s`.
+        """
+        environment = load_examination(self._storage, self._options, runtime=self._runtime)
+        report = examine_table(environment, safe_age_s=safe_age_s)
+        if not fix or not report.repairs:
+            return report
+        return mend_table(self._load_environment(), report, safe_age_s=safe_age_s)
+
+    def lock_holder(self) -> LockHolder | None:
+        """Who holds the table lock now, None if it is free."""
+        return load_examination(self._storage, self._options, runtime=self._runtime).lock.describe()
+
+    def heartbeats(self) -> HeartbeatListing:
+        """The heartbeats of running and dead writes."""
+        return load_heartbeat_listing(load_examination(self._storage, self._options, runtime=self._runtime))
 
     def _load_environment(self) -> TableEnvironment:
         return load_environment(self._storage, self._options, runtime=self._runtime)

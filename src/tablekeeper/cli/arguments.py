@@ -1,0 +1,51 @@
+"""What most commands share: the table, the form of the output, the settings of the store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tablekeeper.table import Table
+
+__all__ = ["AsJson", "Debug", "DryRun", "StorageOption", "TablePath", "examples", "open_table"]
+
+
+def _checked_options(given: list[str]) -> list[str]:
+    for each in given:
+        name, equals, _ = each.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{each!r} is not of the form name=value")
+    return given
+
+
+TablePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH", help="The table: a directory, or a URI such as s3://lake/trips.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from, as a traceback.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        callback=lambda given: _checked_options(given or []),
+        help="A setting of the store, for example region=eu-west-1. Can be repeated.",
+        show_default=False,
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+
+def examples(*lines: str) -> str:
+    """The text below a command's help."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  [cyan]{line}[/cyan]" for line in lines)])
+
+
+def open_table(path: str, storage_option: list[str] | None) -> Table:
+    """The table, on the local engine."""
+    options = dict(each.split("=", 1) for each in storage_option or [])
+    return Table.open(path, engine="local", storage_options=options)

@@ -1,0 +1,15 @@
+"""The doctor: what is wrong with a table, what it means, and what can be mended."""
+
+from tablekeeper.services.doctor.examine import examine_table, load_examination, mend_table
+from tablekeeper.services.doctor.report import DoctorReport, Finding, Repair, RepairKind, Severity
+
+__all__ = [
+    "DoctorReport",
+    "Finding",
+    "Repair",
+    "RepairKind",
+    "Severity",
+    "examine_table",
+    "load_examination",
+    "mend_table",
+]

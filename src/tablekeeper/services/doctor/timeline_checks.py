@@ -1,0 +1,256 @@
+"""What the timeline, the heartbeats, the markers and the lock show: who is at work, who died, and what is odd."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from tablekeeper.config.lock_settings import LockProvider
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
+from tablekeeper.services.doctor.view import TableView
+
+__all__ = ["check_heartbeats", "check_lock", "check_markers", "check_oddities", "check_pending"]
+
+_INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
+_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
+_LONG_HELD_S = 600.0
+_FUTURE_S = 60.0
+
+
+def check_pending(view: TableView) -> Iterator[Finding]:
+    """Instants that have not completed."""
+    for instant in view.timeline.pending:
+        if instant.action in _INGESTION:
+            yield _pending_write(view, instant)
+        elif instant.action in _SERVICES:
+            yield _pending_service(view, instant)
+        elif instant.action is Action.ROLLBACK:
+            yield _unfinished(view, instant, "half-done-rollback", RepairKind.FINISH_ROLLBACK, Severity.WARNING)
+        elif instant.action is Action.RESTORE:
+            yield _unfinished(view, instant, "half-done-restore", RepairKind.FINISH_RESTORE, Severity.ERROR)
+        elif instant.action is Action.SAVEPOINT:
+            yield Finding(
+                "half-done-savepoint",
+                Severity.WARNING,
+                str(instant),
+                "A savepoint that was begun and not completed protects nothing.",
+                "Make the savepoint again, or let it be removed.",
+                repair=Repair(RepairKind.DELETE_SAVEPOINT, instant.requested_at.value),
+            )
+        else:
+            yield Finding(
+                "pending-service",
+                Severity.INFO,
+                str(instant),
+                f"A {instant.action.value} that has not completed, {_age(view, instant)} old.",
+                f"The next {instant.action.value} carries it on.",
+            )
+
+
+def check_heartbeats(view: TableView) -> Iterator[Finding]:
+    """Heartbeats of nobody, and from the future."""
+    pending = {i.requested_at for i in view.timeline.pending}
+    for instant, age_s in sorted(view.heartbeats.ages.items(), key=lambda item: item[0].value):
+        if age_s < -_FUTURE_S:
+            yield Finding(
+                "heartbeat-from-the-future",
+                Severity.WARNING,
+                instant.value,
+                f"Its time is {-age_s:.0f} s ahead of this machine's clock, so that the write seems to live on.",
+                "Set the clocks of the writers and of the store right.",
+            )
+        elif instant not in pending and not view.heartbeats.is_active(instant):
+            yield Finding(
+                "heartbeat-without-instant",
+                Severity.WARNING,
+                instant.value,
+                f"The last beat was {age_s:.0f} s ago, and no such write is pending: its writer did not tidy up.",
+                "It does no harm and can be removed.",
+                repair=Repair(RepairKind.DELETE_HEARTBEAT, instant.value),
+            )
+
+
+def check_markers(view: TableView) -> Iterator[Finding]:
+    """Marker directories of writes that are over."""
+    pending = {i.requested_at.value for i in view.timeline.pending}
+    for instant in view.marked:
+        if instant in pending or not instant.isdigit():
+            continue
+        yield Finding(
+            "markers-without-write",
+            Severity.WARNING,
+            instant,
+            "Markers of a write that is not pending: it committed, or was rolled back, and died before it tidied up.",
+            "They do no harm; data files that they name and no commit does are reported by themselves.",
+            repair=Repair(RepairKind.DELETE_MARKERS, instant),
+        )
+
+
+def check_lock(view: TableView) -> Iterator[Finding]:
+    """Who holds the lock, and whether the lock keeps anybody out."""
+    environment = view.environment
+    try:
+        holder = environment.lock.describe()
+    except TablekeeperError as error:
+        yield Finding(
+            "unreadable-lock", Severity.ERROR, "the table lock", str(error), "No writer can commit until then."
+        )
+        return
+    if holder is not None:
+        is_stuck = holder.is_lapsed or (holder.age_s or 0) > _LONG_HELD_S
+        yield Finding(
+            "lapsed-lock" if holder.is_lapsed else "held-lock",
+            Severity.WARNING if is_stuck else Severity.INFO,
+            holder.lock,
+            f"Held by {holder}." + (" Its lease is over, or its process is dead." if holder.is_lapsed else ""),
+            "The next writer takes it over by itself."
+            if holder.is_lapsed
+            else "Commits hold it for moments only. If its process is gone for certain, delete this one file.",
+        )
+    scheme = environment.storage.spec.uri.partition("://")[0]
+    provider = environment.lock_settings.known_provider()
+    if provider is LockProvider.IN_PROCESS and scheme != "memory":
+        yield Finding(
+            "lock-protects-one-process",
+            Severity.WARNING,
+            provider.value,
+            "This lock is known to one process only: two processes, or Java beside Python, overwrite each other.",
+            "Remove the lock provider from the options: the one that fits the store is then used.",
+        )
+
+
+def check_oddities(view: TableView) -> Iterator[Finding]:
+    """Things on the timeline that no writer leaves there."""
+    by_time: dict[RequestedTime, list[Instant]] = defaultdict(list)
+    for instant in view.instant_files:
+        by_time[instant.requested_at].append(instant)
+    for requested_at, instants in sorted(by_time.items(), key=lambda item: item[0].value):
+        others = [i for i in instants if i.action is not Action.SAVEPOINT]
+        completed = [i for i in others if i.is_completed]
+        if len({i.action.completed_as for i in others}) > 1:
+            yield _odd(requested_at, "two-actions-at-one-time", "Two actions have the same requested time.", others)
+        if len(completed) > 1:
+            yield _odd(requested_at, "completed-twice", "The action has completed more than once.", completed)
+        if any(i.state is State.INFLIGHT for i in others) and not any(i.state is State.REQUESTED for i in others):
+            yield _odd(
+                requested_at,
+                "no-requested-file",
+                "The file that began the action is missing: Java refuses to roll it back or to archive it.",
+                others,
+                severity=Severity.WARNING,
+            )
+        late = [i for i in completed if i.completed_at is not None and i.completed_at.value <= requested_at.value]
+        if late and view.environment.config.layout != 1:
+            yield _odd(requested_at, "completed-before-requested", "It completed before it was requested.", late)
+        if view.age_s(requested_at) < -_FUTURE_S:
+            yield _odd(
+                requested_at,
+                "instant-from-the-future",
+                "Later writes get times after it, whatever their clocks say. A writer's clock or zone was wrong.",
+                instants,
+                severity=Severity.WARNING,
+            )
+    times = Counter(i.completed_at for i in view.timeline.completed_writes)
+    for completed_at, count in times.items():
+        if count > 1 and completed_at is not None:
+            text = f"{count} writes completed at the same time {completed_at}: their order is not known."
+            yield _odd(RequestedTime(completed_at.value), "completed-together", text, [], severity=Severity.WARNING)
+
+
+def _pending_write(view: TableView, instant: Instant) -> Finding:
+    requested_at = instant.requested_at
+    beat_s = view.heartbeats.ages.get(requested_at)
+    if view.heartbeats.is_active(requested_at):
+        return Finding(
+            "running-write",
+            Severity.INFO,
+            str(instant),
+            f"A writer is at work on it: last heartbeat {beat_s:.0f} s ago.",
+            "Nothing to do.",
+        )
+    if not view.is_dead(instant):
+        return Finding(
+            "write-without-heartbeat",
+            Severity.WARNING,
+            str(instant),
+            f"{_age(view, instant)} old and without a heartbeat: it died young, or Java writes with "
+            "the single-writer mode and the EAGER policy, which neither locks nor beats.",
+            "If Java is at work, give it optimistic concurrency control, the LAZY policy and the lock of this table.",
+        )
+    beat = "it has no heartbeat" if beat_s is None else f"its last heartbeat was {beat_s:.0f} s ago"
+    return Finding(
+        "dead-write",
+        Severity.WARNING,
+        str(instant),
+        f"{_age(view, instant)} old, and {beat}: its writer died. Readers do not see it.",
+        "The next writer rolls it back, and so does a rollback by hand.",
+        repair=Repair(RepairKind.ROLL_BACK, requested_at.value),
+    )
+
+
+def _pending_service(view: TableView, instant: Instant) -> Finding:
+    if instant.state is State.REQUESTED or view.heartbeats.is_active(instant.requested_at):
+        running = instant.state is not State.REQUESTED
+        doing = "is running" if running else "waits to be run"
+        return Finding(
+            "running-service" if running else "planned-service",
+            Severity.INFO,
+            str(instant),
+            f"A {instant.action.value} that {doing}, {_age(view, instant)} old.",
+            "Nothing to do." if running else "Run it; until then its file groups may be closed to other writers.",
+        )
+    return Finding(
+        "stopped-service",
+        Severity.WARNING,
+        str(instant),
+        f"A {instant.action.value} that was begun {_age(view, instant)} ago and has no heartbeat.",
+        "Whoever runs the plan next starts it over. To put it back by hand: tablekeeper rollback "
+        f"PATH {instant.requested_at}.",
+    )
+
+
+def _unfinished(view: TableView, instant: Instant, kind: str, repair: RepairKind, severity: Severity) -> Finding:
+    if not view.is_dead(instant):
+        return Finding(
+            f"running-{instant.action.value}",
+            Severity.INFO,
+            str(instant),
+            f"A {instant.action.value} that was begun {_age(view, instant)} ago.",
+            "Wait for it.",
+        )
+    return Finding(
+        kind,
+        severity,
+        str(instant),
+        f"A {instant.action.value} that died {_age(view, instant)} ago, half done.",
+        "It can be carried on from where it stopped.",
+        repair=Repair(repair, instant.requested_at.value),
+    )
+
+
+def _odd(
+    requested_at: RequestedTime,
+    kind: str,
+    meaning: str,
+    instants: list[Instant],
+    *,
+    severity: Severity = Severity.ERROR,
+) -> Finding:
+    return Finding(
+        kind,
+        severity,
+        requested_at.value,
+        meaning,
+        "No writer leaves this. Look for copied or restored files, and for writers that do not use the table's lock.",
+        paths=tuple(str(i) for i in instants),
+    )
+
+
+def _age(view: TableView, instant: Instant) -> str:
+    seconds = view.age_s(instant.requested_at)
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
