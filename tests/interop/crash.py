@@ -5,6 +5,7 @@ python -m tests.interop.crash TABLE ROWS.parquet
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import NoReturn
@@ -13,6 +14,7 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 
 import tablekeeper as tk
+from tablekeeper.txn import commit
 from tablekeeper.write import operation
 
 __all__ = ["EXIT_STATUS", "main"]
@@ -20,10 +22,11 @@ __all__ = ["EXIT_STATUS", "main"]
 EXIT_STATUS = 42
 
 
-def main(path: str, rows: str) -> None:
-    """Upsert, and die when all files are written and nothing is committed."""
-    with patch.object(operation, "finish_write", _die):
-        tk.Table.open(path, engine="local").upsert(pq.read_table(rows))
+def main(path: str, rows: str, options: str, moment: str) -> None:
+    """Upsert, and die when all files are written; `before_publish` is after the metadata table was written to."""
+    places = {"before_commit": (operation, "finish_write"), "before_publish": (commit, "complete_instant")}
+    with patch.object(*places[moment], _die):
+        tk.Table.open(path, engine="local", options=json.loads(options)).upsert(pq.read_table(rows))
 
 
 def _die(*_: object, **__: object) -> NoReturn:
