@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from tablekeeper.config.table_config import TableConfig
@@ -24,12 +25,15 @@ __all__ = [
     "parse_time",
 ]
 
+# A write loads the timeline several times, twice under the lock, and finds almost the same names each time.
+_decode = lru_cache(maxsize=1 << 14)(decode_instant_name)
+
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     """The active timeline as it is now."""
     instants = []
     for file in storage.list_files(config.timeline_directory):
-        instant = decode_instant_name(file.name, layout=config.layout)
+        instant = _decode(file.name, layout=config.layout)
         if instant is None:
             continue
         if instant.is_completed and instant.completed_at is None:

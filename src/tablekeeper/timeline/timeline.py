@@ -34,7 +34,7 @@ def latest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
         known = latest.get(key)
         if known is None or instant.state.rank > known.state.rank:
             latest[key] = instant
-    return tuple(sorted(latest.values(), key=lambda i: (i.requested_at, i.action.value)))
+    return tuple(sorted(latest.values(), key=lambda i: (i.requested_at.order, i.action.value)))
 
 
 @dataclass(frozen=True)

@@ -118,9 +118,11 @@ class RenewedLease:
                 _LOG.warning("%s: the lock could not be renewed and will be tried again: %s", self._lock.name, error)
 
     def release(self) -> None:
-        if self._released_s is not None:
-            return
+        self._free()
+        # After the lock is free, so that nobody waits for our thread to end; a renewal of its finds the lock released.
         self._renewal.stop()
+
+    def _free(self) -> None:
         with self._mutex:
             if self._released_s is not None:
                 return
