@@ -92,31 +92,67 @@ def make_table(plan: StressPlan, *, table_type: str, options: Mapping[str, str],
 
 def run_writers(plan: StressPlan, *, writers: int, seconds: float, kill_every_s: float, seed: int) -> int:
     """Let `writers` processes write for a while, killing one every now and then. Returns how many were killed."""
-    chance = random.Random(seed)
-    path = plan.save()
-    seeds = iter(range(seed * 1_000, seed * 1_000 + 1_000))
-    begun = {number: next(seeds) for number in range(writers)}
-    running = {number: _start(path, number, begun[number]) for number in range(writers)}
+    crew = _Crew(plan, seed=seed)
+    try:
+        for number in range(writers):
+            crew.start(number)
+        kills = _kill_at_random(crew, random.Random(seed), seconds=seconds, kill_every_s=kill_every_s)
+        plan.stop_file.touch()
+        crew.wait()
+    finally:
+        crew.kill_all()
+    return kills
+
+
+class _Crew:
+    """The processes of a run."""
+
+    def __init__(self, plan: StressPlan, *, seed: int) -> None:
+        self._plan = plan
+        self._path = plan.save()
+        self._seeds = iter(range(seed * 1_000, (seed + 1) * 1_000))
+        self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+
+    def start(self, writer: int) -> None:
+        seed = next(self._seeds)
+        command = [sys.executable, "-m", "tests.support.stress_worker", str(self._path), str(writer), str(seed)]
+        self._running[writer] = seed, subprocess.Popen(command, cwd=ROOT)
+
+    def at_work(self) -> list[int]:
+        """Writers that have begun to write. One that ended by itself is a fault of the run."""
+        ended = [writer for writer, (_, process) in self._running.items() if process.poll() is not None]
+        if ended:
+            raise AssertionError(f"writers {ended} ended by themselves; see their output above")
+        folder = Path(self._plan.folder)
+        return [writer for writer, (seed, _) in self._running.items() if (folder / f"journal-{writer}-{seed}").exists()]
+
+    def kill(self, writer: int) -> None:
+        _, process = self._running[writer]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def kill_all(self) -> None:
+        for writer in self._running:
+            self.kill(writer)
+
+    def wait(self) -> None:
+        """All have been told to stop: wait for their last write."""
+        statuses = [process.wait(timeout=120) for _, process in self._running.values()]
+        if any(statuses):
+            raise AssertionError("a writer ended with an error; see its output above")
+
+
+def _kill_at_random(crew: _Crew, chance: random.Random, *, seconds: float, kill_every_s: float) -> int:
     kills = 0
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(min(left, chance.uniform(0.2, 1.8) * kill_every_s))
-        if time.monotonic() >= deadline:
-            break
-        _check_alive(running)
-        at_work = [n for n in running if any(Path(plan.folder).glob(f"journal-{n}-{begun[n]}"))]
-        if not at_work:
-            continue
-        number = chance.choice(at_work)
-        running[number].send_signal(signal.SIGKILL)
-        running[number].wait()
-        kills += 1
-        begun[number] = next(seeds)
-        running[number] = _start(path, number, begun[number])
-    plan.stop_file.touch()
-    for process in running.values():
-        if process.wait(timeout=120) != 0:
-            raise AssertionError("a writer ended with an error; see its output above")
+        candidates = crew.at_work()
+        if candidates and time.monotonic() < deadline:
+            victim = chance.choice(candidates)
+            crew.kill(victim)
+            kills += 1
+            crew.start(victim)
     return kills
 
 
@@ -134,17 +170,6 @@ def judge(plan: StressPlan, *, seconds: float, kills: int) -> StressReport:
 
 def _preload(plan: StressPlan) -> Write:
     return Write(PRELOAD, "upsert", [(f"k{n}", 0) for n in range(plan.keys)], outcome="committed")
-
-
-def _start(plan: Path, writer: int, seed: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.support.stress_worker", str(plan), str(writer), str(seed)]
-    return subprocess.Popen(command, cwd=ROOT)
-
-
-def _check_alive(running: Mapping[int, subprocess.Popen[bytes]]) -> None:
-    ended = [number for number, process in running.items() if process.poll() is not None]
-    if ended:
-        raise AssertionError(f"writers {ended} ended by themselves; see their output above")
 
 
 def _journals(plan: StressPlan) -> dict[str, Write]:
