@@ -10,6 +10,7 @@ __all__ = [
     "CommitOutcomeUnknownError",
     "ConflictError",
     "CorruptTableError",
+    "EmptyWriteError",
     "FencedError",
     "InvalidRequestError",
     "LockNotAcquiredError",
@@ -26,6 +27,10 @@ class TablekeeperError(Exception):
 
 class InvalidRequestError(TablekeeperError):
     """The request cannot be carried out as made: change the call. The table is unchanged."""
+
+
+class EmptyWriteError(InvalidRequestError):
+    """There were no rows to write: go on if empty input is expected."""
 
 
 class UnsupportedFeatureError(TablekeeperError):

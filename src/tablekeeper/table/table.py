@@ -36,6 +36,7 @@ from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.table.engines import choose_engine
+from tablekeeper.table.streaming import StreamRequest, start_stream
 from tablekeeper.table.times import load_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
@@ -178,6 +179,31 @@ class Table:
         if isinstance(partitions, str) or not partitions:
             raise InvalidRequestError("delete_partitions takes a list of partition paths, for example ['city=sf']")
         return delete_partitions(self.load_write(Operation.DELETE_PARTITION, None), list(partitions))
+
+    def write_stream(
+        self,
+        rows: Frame,
+        *,
+        checkpoint: str | os.PathLike[str],
+        operation: str = "upsert",
+        trigger: str | Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        output_mode: str = "append",
+        retries: int = 3,
+    ) -> Any:
+        """Write a streaming DataFrame, every batch exactly once across restarts; returns Spark's `StreamingQuery`.
+
+        `checkpoint` is the directory in which Spark remembers how far the stream has come; a new one starts anew.
+        `trigger` is a processing time (`"10 seconds"`) or arguments of Spark's trigger (`{"availableNow": True}`).
+        """
+
+        def write(kind: Operation, batch: Frame, extra: Mapping[str, str]) -> WriteResult:
+            return self._write(kind, batch, extra, retries)
+
+        request = StreamRequest(checkpoint, operation, trigger, query_name, output_mode)
+        return start_stream(
+            rows, request, storage=self._storage, engine=self._engine, runtime=self._runtime, write=write
+        )
 
     def read(
         self,

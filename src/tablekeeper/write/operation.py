@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
-from tablekeeper.errors import InvalidRequestError, StorageError, TablekeeperError
+from tablekeeper.errors import EmptyWriteError, InvalidRequestError, StorageError, TablekeeperError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
 from tablekeeper.model import Action, FileGroupId, FileSlice, Operation
 from tablekeeper.runtime import Runtime
@@ -296,8 +296,8 @@ def _weight(work: GroupWork) -> float:
     return float(staged + (work.file_slice.size if reads_base and work.file_slice is not None else 0))
 
 
-def _nothing_to_write(request: WriteRequest) -> InvalidRequestError:
-    return InvalidRequestError(
+def _nothing_to_write(request: WriteRequest) -> EmptyWriteError:
+    return EmptyWriteError(
         f"the {request.operation.value.lower()} has no rows: nothing was written. "
         "Check the source; to skip empty input, test it before the call."
     )
