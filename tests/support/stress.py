@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tablekeeper as tk
-from tablekeeper.runtime import Runtime, SystemClock
+from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime, SystemClock
 from tablekeeper.storage import open_storage
 from tablekeeper.timeline import load_commit_metadata, load_timeline
 from tests.support.stress_worker import NAME_KEY, SCHEMA, StressPlan, Write, load_journal, open_table, rows_frame
@@ -146,7 +146,7 @@ def _kill_at_random(crew: _Crew, chance: random.Random, *, seconds: float, kill_
     kills = 0
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(left, chance.uniform(0.2, 1.8) * kill_every_s))
+        SYSTEM_RUNTIME.clock.sleep(min(left, chance.uniform(0.2, 1.8) * kill_every_s))
         candidates = crew.at_work()
         if candidates and time.monotonic() < deadline:
             victim = chance.choice(candidates)
