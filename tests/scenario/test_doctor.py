@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ FIRST = trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0))
 SECOND = trips(("a", "sf", 2, 2.0), ("d", "ny", 2, 2.0))
 ROWS_OF_FIRST = [("a", 1.0), ("b", 1.0), ("c", 1.0)]
 A_DAY_S = 86_400.0
+GOLDEN = Path(__file__).parents[1] / "golden" / "tables"
 
 
 @pytest.fixture
@@ -325,7 +328,7 @@ def test_oddities_of_the_timeline_are_named(world: World) -> None:
     assert {"completed-twice", "two-actions-at-one-time"} <= set(kinds)
 
 
-def test_a_lock_file_with_garbage_and_a_lock_for_one_process_are_reported(tmp_path: Any) -> None:
+def test_a_lock_file_with_garbage_and_a_lock_for_one_process_are_reported(tmp_path: Path) -> None:
     table = TableBuilder().create(str(tmp_path / "t"), options={"hoodie.write.lock.provider": "InProcessLockProvider"})
     table.insert(FIRST)
     assert "lock-protects-one-process" in _kinds(table.doctor())
@@ -338,7 +341,7 @@ def test_a_lock_file_with_garbage_and_a_lock_for_one_process_are_reported(tmp_pa
     assert found["unreadable-lock"].severity is Severity.ERROR
 
 
-def test_a_lock_that_is_held_names_its_holder(tmp_path: Any) -> None:
+def test_a_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
     table = TableBuilder().create(str(tmp_path / "t"))
     table.insert(FIRST)
     assert table.lock_holder() is None
@@ -348,6 +351,15 @@ def test_a_lock_that_is_held_names_its_holder(tmp_path: Any) -> None:
         assert "process" in holder.detail
         assert _kinds(table.doctor()) == ["held-lock"]
     assert table.doctor().findings == ()
+
+
+@pytest.mark.parametrize("archive", sorted(GOLDEN.glob("*.zip")), ids=lambda archive: archive.stem)
+def test_nothing_is_wrong_with_tables_that_java_made(archive: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(tmp_path)
+    root = min((file.parents[1] for file in tmp_path.rglob("hoodie.properties")), key=lambda found: len(found.parts))
+    report = tk.Table.open(root, engine="local").doctor()
+    assert report.findings == (), report
 
 
 @pytest.fixture
