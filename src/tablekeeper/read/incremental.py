@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tablekeeper.engine.protocol import Engine, Frame
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, FileSlice, Instant, RequestedTime
-from tablekeeper.read.query import Query, partition_filter, plan_slice_tasks, read_tasks, refuse_bad_query
+from tablekeeper.read.query import Query, partition_pruner, plan_slice_tasks, read_tasks, refuse_bad_query
 from tablekeeper.read.slice_rows import SliceTask
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.timeline import load_commit_metadata
@@ -113,10 +113,10 @@ def _plan_slices(query: Query, commits: Sequence[WindowCommit]) -> list[FileSlic
         replaced=replaced,
         archived_completion=archived_completions(query.storage, query.config),
     )
-    keep = partition_filter(query)
+    pruner = partition_pruner(query)
     slices: list[FileSlice] = []
     for partition, sizes in sorted(files.items()):
-        if keep is None or keep(partition):
+        if pruner is None or pruner.may_match(partition):
             groups = plan_slices(decode_partition_files(partition, sizes.items()), rules)
             slices += [group[0] for group in groups.values()]
     return slices

@@ -7,7 +7,7 @@ goes through the merge kernel. The two are united.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -18,10 +18,11 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.avro_arrow import avro_to_arrow_schema, with_meta_columns, without_meta_columns
 from tablekeeper.model import SCHEMA_KEY, FileSlice, Instant, RequestedTime
 from tablekeeper.read.log_changes import BlockVisibility
+from tablekeeper.read.pruning import PartitionPruner
 from tablekeeper.read.slice_rows import SliceTask, read_slice
 from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
 from tablekeeper.record.merge import MergeRule
-from tablekeeper.record.partition_paths import partition_values, prunable_values
+from tablekeeper.record.partition_paths import partition_values
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
@@ -34,7 +35,7 @@ __all__ = [
     "ReadMode",
     "load_query_snapshot",
     "load_slice_tasks",
-    "partition_filter",
+    "partition_pruner",
     "plan_slice_tasks",
     "read_rows",
     "read_schema",
@@ -108,7 +109,7 @@ def load_query_snapshot(query: Query) -> Snapshot:
         query.timeline,
         runtime=query.runtime,
         as_of=query.as_of,
-        keep=partition_filter(query),
+        pruning=partition_pruner(query),
     )
 
 
@@ -188,17 +189,11 @@ def _as_java_reads(schema: pa.Schema, config: TableConfig) -> pa.Schema:
     return pa.schema([f.with_type(pa.string()) if f.name in names else f for f in schema])
 
 
-def partition_filter(query: Query) -> Callable[[str], bool] | None:
+def partition_pruner(query: Query) -> PartitionPruner | None:
     """Which partitions can hold matching rows; None if all can."""
     if query.predicate is None or not query.config.is_partitioned:
         return None
-    spec = partition_spec(query.config)
-    predicate, schema = query.predicate, query.file_schema
-
-    def keep(partition: str) -> bool:
-        return predicate.may_match_partition(prunable_values(partition, spec), schema)
-
-    return keep
+    return PartitionPruner(query.predicate, partition_spec(query.config), query.file_schema)
 
 
 def _constants(config: TableConfig, file_slice: FileSlice) -> dict[str, str | None] | None:

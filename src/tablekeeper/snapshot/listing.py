@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.model import join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 
-__all__ = ["load_files_by_listing", "load_partitions_by_listing"]
+__all__ = ["load_all_files_by_listing", "load_files_by_listing", "load_partitions_by_listing"]
 
 _LISTING_WIDTH = 16
 
+Files = list[tuple[str, int]]
+"""(name, size) of each file in a directory."""
+
 
 def load_partitions_by_listing(storage: Storage, *, runtime: Runtime) -> list[str]:
-    """Every directory that holds a partition metadata file, level by level, sorted."""
-    found: list[str] = []
+    """Every directory that holds a partition metadata file, sorted."""
+    return list(load_all_files_by_listing(storage, runtime=runtime))
+
+
+def load_all_files_by_listing(
+    storage: Storage, *, runtime: Runtime, may_lead: Callable[[str], bool] = lambda _: True
+) -> dict[str, Files]:
+    """The files of every partition, by partition path: one listing a directory, level by level.
+
+    Directories that `may_lead` denies are not looked into.
+    """
+    found: dict[str, Files] = {}
     level = [""]
     while level:
         answers = runtime.threads.map(lambda d: _look_into(storage, d), level, width=_LISTING_WIDTH)
         following: list[str] = []
-        for directory, (is_partition, children) in zip(level, answers, strict=True):
-            if is_partition:
-                found.append(directory)
+        for directory, (files, children) in zip(level, answers, strict=True):
+            if files is not None:
+                found[directory] = files
             else:
-                following += [join_path(directory, child) for child in children]
+                paths = (join_path(directory, child) for child in children)
+                following += [path for path in paths if may_lead(path)]
         level = following
-    return sorted(found)
+    return dict(sorted(found.items()))
 
 
-def load_files_by_listing(
-    storage: Storage, partitions: list[str], *, runtime: Runtime
-) -> dict[str, list[tuple[str, int]]]:
-    """(name, size) of the files in each partition: one listing a partition."""
+def load_files_by_listing(storage: Storage, partitions: list[str], *, runtime: Runtime) -> dict[str, Files]:
+    """The files of each of these partitions: one listing a partition."""
     listings = runtime.threads.map(storage.list_files, partitions, width=_LISTING_WIDTH)
     return {
         partition: [(file.name, file.size) for file in files]
@@ -39,9 +53,10 @@ def load_files_by_listing(
     }
 
 
-def _look_into(storage: Storage, directory: str) -> tuple[bool, list[str]]:
-    is_partition = any(file.name.startswith(PARTITION_METADATA_NAME) for file in storage.list_files(directory))
-    if is_partition:
-        return True, []
+def _look_into(storage: Storage, directory: str) -> tuple[Files | None, list[str]]:
+    """The files of a partition, or the directories below one that is none."""
+    files = storage.list_files(directory)
+    if any(file.name.startswith(PARTITION_METADATA_NAME) for file in files):
+        return [(file.name, file.size) for file in files], []
     children = storage.list_directories(directory)
-    return False, [child for child in children if directory or child != ".hoodie"]
+    return None, [child for child in children if directory or child != ".hoodie"]

@@ -5,21 +5,38 @@ Only the partitions asked for are looked at, so the cost of a snapshot follows t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Protocol
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime
 from tablekeeper.runtime import Runtime
-from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.snapshot.listing import (
+    load_all_files_by_listing,
+    load_files_by_listing,
+    load_partitions_by_listing,
+)
 from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, load_commit_metadata
 from tablekeeper.timeline.history import archived_completions
 
-__all__ = ["Snapshot", "load_partitions", "load_snapshot"]
+__all__ = ["Pruning", "Snapshot", "load_partitions", "load_replaced", "load_snapshot"]
+
+
+class Pruning(Protocol):
+    """What need not be looked at. Both answers are False only where nothing can be of interest."""
+
+    def may_match(self, partition: str) -> bool:
+        """Whether a partition can be of interest."""
+        ...
+
+    def may_lead(self, directory: str) -> bool:
+        """Whether a partition in this directory, at any depth, or the directory itself, can be."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -59,17 +76,21 @@ def load_snapshot(
     runtime: Runtime,
     partitions: Iterable[str] | None = None,
     as_of: RequestedTime | None = None,
-    keep: Callable[[str], bool] | None = None,
+    pruning: Pruning | None = None,
 ) -> Snapshot:
-    """Look at `partitions` (all by default; `keep` filters them) as of a requested time (now by default)."""
+    """Look at `partitions` (all by default, less those that `pruning` rules out) as of a requested time (or now)."""
     metadata_table = open_metadata_table(storage, config, timeline)
-    wanted = _wanted_partitions(storage, config, metadata_table, partitions, runtime=runtime)
-    if keep is not None:
-        wanted = [partition for partition in wanted if keep(partition)]
-    if metadata_table is not None:
-        files = metadata_table.files(wanted)
+    if partitions is None and config.is_partitioned and metadata_table is None:
+        may_lead = pruning.may_lead if pruning is not None else _everywhere
+        files = load_all_files_by_listing(storage, runtime=runtime, may_lead=may_lead)
+        files = {p: found for p, found in files.items() if pruning is None or pruning.may_match(p)}
     else:
-        files = load_files_by_listing(storage, wanted, runtime=runtime)
+        wanted = _wanted_partitions(config, metadata_table, partitions)
+        wanted = [partition for partition in wanted if pruning is None or pruning.may_match(partition)]
+        if metadata_table is not None:
+            files = metadata_table.files(wanted)
+        else:
+            files = load_files_by_listing(storage, wanted, runtime=runtime)
     rules = SliceRules(
         timeline=timeline,
         version=config.version,
@@ -78,9 +99,9 @@ def load_snapshot(
         archived_completion=archived_completions(storage, config),
     )
     groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
-    for partition in wanted:
-        groups.update(plan_slices(decode_partition_files(partition, files.get(partition, [])), rules))
-    return Snapshot(config, timeline, as_of, groups, tuple(wanted))
+    for partition, found in files.items():
+        groups.update(plan_slices(decode_partition_files(partition, found), rules))
+    return Snapshot(config, timeline, as_of, groups, tuple(files))
 
 
 def load_replaced(
@@ -97,18 +118,16 @@ def load_replaced(
     return replaced
 
 
+def _everywhere(directory: str) -> bool:
+    del directory
+    return True
+
+
 def _wanted_partitions(
-    storage: Storage,
-    config: TableConfig,
-    metadata_table: MetadataTable | None,
-    partitions: Iterable[str] | None,
-    *,
-    runtime: Runtime,
+    config: TableConfig, metadata_table: MetadataTable | None, partitions: Iterable[str] | None
 ) -> list[str]:
     if partitions is not None:
         return sorted(set(partitions))
-    if not config.is_partitioned:
+    if not config.is_partitioned or metadata_table is None:
         return [""]
-    if metadata_table is not None:
-        return metadata_table.partitions()
-    return load_partitions_by_listing(storage, runtime=runtime)
+    return metadata_table.partitions()

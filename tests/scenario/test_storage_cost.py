@@ -1,0 +1,115 @@
+"""The cost of a call follows its work: one partition of ten thousand is listed and read, and no other is touched.
+
+Every call to the store is counted. What is asked of the timeline and of the table's properties is counted too:
+an upsert loads the timeline once to check the rows, and twice inside the transaction (when it begins, when it
+commits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tablekeeper as tk
+from tests.support.storage_wrappers import CountingStorage
+from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
+
+PARTITIONS = 10_000
+HOME = "p00077"
+
+
+@pytest.fixture(scope="module")
+def tables() -> Iterator[TableBuilder]:
+    builder = TableBuilder()
+    yield builder
+    builder.forget()
+
+
+@pytest.fixture(scope="module", params=["cow", "mor"])
+def counted(request: pytest.FixtureRequest, tables: TableBuilder) -> tuple[tk.Table, CountingStorage]:
+    """A table with one row in each of ten thousand partitions, on a store that counts."""
+    options = {"hoodie.bloom.index.write": "false"}
+    table = tables.create(table_type=request.param, options=options)
+    numbers = np.arange(PARTITIONS)
+    rows = pa.table(
+        {
+            "id": [f"k{n}" for n in numbers],
+            "city": [f"p{n:05d}" for n in numbers],
+            "ts": np.ones(PARTITIONS, np.int64),
+            "fare": numbers.astype(float),
+        },
+        schema=TRIPS,
+    )
+    assert table.bulk_insert(rows).rows_inserted == PARTITIONS
+    store = CountingStorage(tables.storage(table))
+    return tables.through(table, store), store
+
+
+@pytest.fixture
+def table(counted: tuple[tk.Table, CountingStorage]) -> tk.Table:
+    return counted[0]
+
+
+@pytest.fixture
+def store(counted: tuple[tk.Table, CountingStorage]) -> CountingStorage:
+    counted[1].reset()
+    return counted[1]
+
+
+def touched(store: CountingStorage) -> set[str]:
+    """Partitions whose directory or files were asked for in any way."""
+    return {path.split("/")[0] for _, path in store.calls if path and not path.startswith(".hoodie")}
+
+
+def timeline_loads(store: CountingStorage) -> int:
+    return sum(call == ("list_files", ".hoodie/timeline") for call in store.calls)
+
+
+@pytest.mark.parametrize("operation", ["upsert", "insert", "delete", "insert_overwrite", "bulk_insert"])
+def test_a_write_to_one_partition_touches_that_partition_only(
+    table: tk.Table, store: CountingStorage, operation: str
+) -> None:
+    write = getattr(table, operation)
+    write(trips(("k77", HOME, 2, 2.0), ("new", HOME, 2, 2.0)))
+    assert touched(store) == {HOME}
+    assert len(store.calls) <= 40, store.counts
+    assert timeline_loads(store) == 3
+    assert store.counts["list_files"] <= 6
+
+
+def test_deleting_one_partition_touches_that_partition_only(table: tk.Table, store: CountingStorage) -> None:
+    table.delete_partitions(["p00099"])
+    assert touched(store) <= {"p00099"}
+    assert len(store.calls) <= 25, store.counts
+
+
+@pytest.mark.parametrize("where", ["city = 'p00123'", "city in ('p00123', 'nowhere')", "city like 'p00123%'"])
+def test_a_read_of_one_partition_lists_and_reads_that_partition_only(
+    table: tk.Table, store: CountingStorage, where: str
+) -> None:
+    assert rows_of(table.read(where=where)) == [("k123", "p00123", 1, 123.0)]
+    assert touched(store) == {"p00123"}
+    assert len(store.calls) <= 15, store.counts
+    assert timeline_loads(store) == 1
+
+
+def test_changes_of_one_partition_read_its_files_only(table: tk.Table, store: CountingStorage) -> None:
+    assert rows_of(table.changes(where="city = 'p00124'"), "id") == [("k124",)]
+    assert touched(store) == {"p00124"}
+    assert store.counts["list_files"] <= 2
+
+
+def test_the_files_of_one_partition_are_listed_at_one_stroke(table: tk.Table, store: CountingStorage) -> None:
+    assert len(table.files(partitions=["p00125"])) == 1
+    assert touched(store) == {"p00125"}
+
+
+def test_a_read_of_everything_lists_each_partition_once(table: tk.Table, store: CountingStorage) -> None:
+    slices = table.files()
+    assert len(slices) >= PARTITIONS - 10
+    assert store.counts["list_files"] <= PARTITIONS + 5
+    assert store.counts["list_directories"] == 1
+    assert store.counts["open_input"] == 0
