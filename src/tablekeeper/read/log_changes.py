@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,17 @@ from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 
-__all__ = ["EVERY_BLOCK", "BlockVisibility", "load_changes", "load_log_keys"]
+__all__ = ["EVERY_BLOCK", "BlockVisibility", "Change", "PartialRows", "load_changes", "load_log_keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRows:
+    """Updates that have some of the columns only; the others keep the values of the older version of the row."""
+
+    rows: pa.Table
+
+
+Change: TypeAlias = "pa.Table | PartialRows | Deletes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +87,14 @@ def load_changes(
     rule: MergeRule,
     key: KeySpec,
     visibility: BlockVisibility,
-) -> list[pa.Table | Deletes]:
-    """Row changes as tables of `schema` (which has the record key column), and deletes."""
-    changes: list[pa.Table | Deletes] = []
+) -> list[Change]:
+    """Row changes as tables of `schema` (which has the record key column), or of a part of it, and deletes."""
+    changes: list[Change] = []
     for placed in _effective_blocks(storage, logs, visibility):
         if placed.block.type is BlockType.DELETE:
             changes.append(_deletes(placed, schema, rule))
+        elif _is_partial(placed):
+            changes.append(PartialRows(_rows(placed, schema, key)))
         else:
             changes.append(_rows(placed, schema, key))
     return changes
@@ -125,18 +138,19 @@ def _with_compacted_blocks(blocks: list[_PlacedBlock]) -> list[_PlacedBlock]:
 
 
 def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
-    if placed.block.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
-        raise UnsupportedFeatureError(
-            f"{placed.file} holds partial updates, which this version does not merge. "
-            "Compact the table with Java Hudi first."
-        )
     decode = _DECODERS.get(placed.block.type)
     if decode is None:
         raise UnsupportedFeatureError(f"{placed.file}: data blocks of type {placed.block.type.name} are not supported")
     table = decode(placed.block, file=placed.file, columns={*schema.names, *key.fields})
     if KEY_COLUMN not in table.column_names:
         table = table.append_column(KEY_COLUMN, record_keys(table, key))
+    if _is_partial(placed):
+        schema = pa.schema([field for field in schema if field.name in table.column_names])
     return conform(table, schema)
+
+
+def _is_partial(placed: _PlacedBlock) -> bool:
+    return placed.block.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
 
 
 _DECODERS: dict[BlockType, Callable[..., pa.Table]] = {

@@ -7,19 +7,19 @@ group and the slice's changes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tablekeeper.errors import CorruptTableError
+from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.model import BaseFile, FileSlice
-from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, load_changes
+from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, Change, PartialRows, load_changes
 from tablekeeper.read.statistics import row_group_ranges
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
-from tablekeeper.record.merge import KEY_COLUMN, MergeRule, Winners, collapse
+from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule, Winners, collapse
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.storage.handle import StorageHandle
 
@@ -62,6 +62,9 @@ def read_slice(task: SliceTask) -> Iterator[pa.RecordBatch]:
             key=task.key,
             visibility=task.visibility,
         )
+        if any(isinstance(change, PartialRows) for change in changes):
+            yield from _finish(task, _fold_changes(task, changes, needed))
+            return
         winners = collapse(changes, task.rule, schema=needed)
     if task.file_slice.base is not None:
         for rows in _base_rows(task, task.file_slice.base, needed, winners):
@@ -102,6 +105,30 @@ def _needed_schema(task: SliceTask) -> pa.Schema:
     if KEY_COLUMN in names and KEY_COLUMN not in task.schema.names:
         fields.append(pa.field(KEY_COLUMN, pa.string()))
     return pa.schema(fields)
+
+
+def _fold_changes(task: SliceTask, changes: list[Change], needed: pa.Schema) -> pa.Table:
+    """All rows of a slice with partial updates, which build on the version before them: change after change."""
+    base = task.file_slice.base
+    # No row group may be skipped: an update may make a row match that did not.
+    unfiltered = replace(task, predicate=None)
+    parts = [] if base is None else list(_base_rows(unfiltered, base, needed, None))
+    rows = pa.concat_tables([needed.empty_table(), *parts])
+    for change in changes:
+        content = change.rows if isinstance(change, PartialRows) else change
+        schema = needed if isinstance(content, Deletes) else content.schema
+        winners = collapse([content], task.rule, schema=schema)
+        if winners.has_deletes and task.rule.by_event_time and not _is_by_commit_time(content):
+            raise UnsupportedFeatureError(
+                f"file group {task.file_slice.group} has deletes with ordering values beside partial updates in its "
+                "logs, which are not merged here. Compact the table with Java Hudi first."
+            )
+        rows = pa.concat_tables([winners.apply(rows), conform(winners.unseen(), needed)])
+    return rows
+
+
+def _is_by_commit_time(change: pa.Table | Deletes) -> bool:
+    return isinstance(change, Deletes) and change.ordering is None
 
 
 def _base_rows(task: SliceTask, base: BaseFile, needed: pa.Schema, winners: Winners | None) -> Iterator[pa.Table]:

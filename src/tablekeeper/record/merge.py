@@ -95,8 +95,8 @@ class Winners:
     def apply(self, base: pa.Table, *, keys: pa.Array | pa.ChunkedArray | None = None) -> pa.Table:
         """`base` with its changed rows replaced and its deleted rows left out.
 
-        The rows must have the columns of `base`. `keys` are the record keys of `base` where the table
-        itself does not hold them.
+        Columns that the changes do not have keep their values. `keys` are the record keys of `base` where the
+        table itself does not hold them.
         """
         base_keys = base.column(KEY_COLUMN) if keys is None else keys
         found = _combined(pc.index_in(base_keys, value_set=self._keys).fill_null(-1)).to_numpy(zero_copy_only=False)
@@ -123,6 +123,10 @@ class Winners:
             return self._rows
         return self._rows.take(pa.array(fresh))
 
+    @property
+    def has_deletes(self) -> bool:
+        return bool(self._deleted.any())
+
     def rows_with_deletes(self) -> pa.Table:
         """The winning row of each key, rows that delete included; keys deleted without a row are left out."""
         rows = self._row_of[self._row_of >= 0]
@@ -144,8 +148,11 @@ class Winners:
             source = pa.array(self._row_of[change[~deleted]])
             mask = np.zeros(base.num_rows, dtype=bool)
             mask[replaced] = True
+            changed = set(self._rows.column_names)
             columns = [
                 _replace(base.column(name), mask, self._rows.column(name), source, replaced)
+                if name in changed
+                else base.column(name)
                 for name in base.column_names
             ]
             base = pa.table(columns, schema=base.schema)
