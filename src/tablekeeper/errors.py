@@ -6,6 +6,8 @@ the table or file concerned and end with the next step; the same facts are typed
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "CommitOutcomeUnknownError",
     "ConflictError",
@@ -22,7 +24,10 @@ __all__ = [
 
 
 class TablekeeperError(Exception):
-    """Root of all errors raised by tablekeeper."""
+    """Root of all errors raised by tablekeeper. They travel between processes whole, with their fields."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, dict(self.__dict__))
 
 
 class InvalidRequestError(TablekeeperError):
@@ -86,3 +91,10 @@ class CommitOutcomeUnknownError(TablekeeperError):
 
 class LockNotAcquiredError(TablekeeperError):
     """The table lock was not free within the time allowed: try again, or see who holds it."""
+
+
+def _restore(kind: type[TablekeeperError], args: tuple[Any, ...], fields: dict[str, Any]) -> TablekeeperError:
+    # Without calling `__init__`, whose parameters are not the arguments of the exception.
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
 from tablekeeper.engine.spark_types import arrow_from_spark, spark_from_arrow
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 
 __all__ = ["SparkEngine"]
 
@@ -66,16 +67,16 @@ class SparkEngine:
         job = _TaskJob(kernel, [pickle.dumps(slot) for slot in slots])
         frame = self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, _RESULT_TYPE)
         with self._described(label):
-            answers = {row["number"]: row["result"] for row in frame.collect()}
-        return [pickle.loads(answers[number]) for number in range(len(tasks))]  # noqa: S301
+            answers = dict(_loaded(frame.collect()))
+        return [answers[number] for number in range(len(tasks))]
 
     def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
         if parts > 0:
             source = source.coalesce(parts)
         frame = source.mapInArrow(_SourceJob(kernel, context), _RESULT_TYPE)
         with self._described(label), self._batches_of(1 << 16):
-            answers = sorted((row["number"], bytes(row["result"])) for row in frame.collect())
-        return [result for _, data in answers for result in pickle.loads(data)]  # noqa: S301
+            answers = _loaded(frame.collect())
+        return [result for _, results in answers for result in results]
 
     def schema_of(self, source: Frame) -> pa.Schema:
         if not hasattr(source, "mapInArrow"):
@@ -162,7 +163,7 @@ class _TaskJob:
         for batch in batches:
             for slot in batch.column(0).to_pylist():
                 for number, task in pickle.loads(self._slots[slot]):  # noqa: S301
-                    yield _answer(number, self._kernel(task))
+                    yield _answer(number, partial(self._kernel, task))
 
 
 class _RowJob:
@@ -188,7 +189,7 @@ class _SourceJob:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part = _partition_number()
-        yield _answer(part, self._kernel(self._context, part, batches))
+        yield _answer(part, partial(self._kernel, self._context, part, batches))
 
 
 def _use_this_interpreter(spark: SparkSession) -> bool:
@@ -208,8 +209,23 @@ def _use_this_interpreter(spark: SparkSession) -> bool:
     return first is None or Path(first).parent != Path(sys.executable).parent
 
 
-def _answer(number: int, result: Any) -> pa.RecordBatch:
+def _answer(number: int, work: Callable[[], Any]) -> pa.RecordBatch:
+    """What `work` gives. An error of ours is an answer too: Spark would repeat the task, and hide the error's type."""
+    try:
+        result = work()
+    except TablekeeperError as error:
+        result = error
     return pa.RecordBatch.from_arrays([[number], [pickle.dumps(result)]], schema=_RESULT_SCHEMA)
+
+
+def _loaded(rows: Sequence[Any]) -> list[tuple[int, Any]]:
+    """The answers by number; the first error among them is raised."""
+    answers = sorted((row["number"], bytes(row["result"])) for row in rows)
+    loaded = [(number, pickle.loads(data)) for number, data in answers]  # noqa: S301
+    for _, result in loaded:
+        if isinstance(result, TablekeeperError):
+            raise result
+    return loaded
 
 
 def _partition_number() -> int:
