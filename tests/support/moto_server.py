@@ -42,6 +42,7 @@ class MotoServer:
     requests: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     lock: Any = field(default_factory=Lock)
+    one_at_a_time: Any = field(default_factory=Lock)
 
     @property
     def options(self) -> dict[str, str]:
@@ -101,9 +102,12 @@ def _watched(
         path = unquote(str(environ.get("RAW_URI", environ["PATH_INFO"])).partition("?")[0])
         fault = running.take_fault(environ["REQUEST_METHOD"], path)
         if fault is None:
-            return application(environ, start_response)
+            # S3 decides a conditional write in one step; moto looks and writes in two, which lets two writers win.
+            with running.one_at_a_time:
+                return list(application(environ, start_response))
         if fault.after:
-            b"".join(application(environ, lambda *_: lambda _: None))
+            with running.one_at_a_time:
+                b"".join(application(environ, lambda *_: lambda _: None))
         else:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if fault.status == 0:

@@ -5,7 +5,8 @@ The judge knows the journals of the writers and the table. What must hold, whoev
 - a write that reported success is on the timeline, once, under the instant that it was told;
 - a write that reported a conflict is not; one whose writer was killed is there whole or not at all;
 - the rows are those of the commits on the timeline, applied in the order in which they completed;
-- after one more writer, which finds all heartbeats lapsed, nothing is pending and no data file is left over.
+- after one more writer, which finds all heartbeats lapsed, nothing is pending and no data file is left over;
+- the doctor mends what litter there is, and finds nothing more.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class StressReport:
 
 
 class _LaterClock(SystemClock):
-    """An hour ahead: every heartbeat has lapsed."""
+    """Two days ahead: every heartbeat has lapsed, and what lies around counts as forgotten."""
 
     def now_ms(self) -> int:
-        return super().now_ms() + 3_600_000
+        return super().now_ms() + 2 * 86_400_000
 
 
 def make_table(plan: StressPlan, *, table_type: str, options: Mapping[str, str], preload: bool = True) -> None:
@@ -164,6 +165,7 @@ def judge(plan: StressPlan, *, seconds: float, kills: int) -> StressReport:
     again = _examine(plan, writes, seconds=seconds, kills=kills)
     report.faults += [f"after tidying up: {fault}" for fault in again.faults]
     report.faults += _leftovers(plan)
+    report.faults += _findings(plan)
     report.rollbacks = again.rollbacks
     return report
 
@@ -271,3 +273,10 @@ def _leftovers(plan: StressPlan) -> list[str]:
     done = {instant.requested_at.value for instant in timeline.completed_writes}
     faults += [f"markers of {name}" for name in storage.list_directories(".hoodie/.temp") if name not in done]
     return faults
+
+
+def _findings(plan: StressPlan) -> list[str]:
+    """What the doctor could not mend."""
+    report = open_table(plan, runtime=Runtime(clock=_LaterClock())).doctor(fix=True)
+    faults = [f"the doctor could not {repair}: {reason}" for repair, reason in report.failed]
+    return faults + [f"the doctor found: {finding}" for finding in report.findings if finding.repair is not None]
