@@ -119,12 +119,11 @@ def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: Blo
             if block.type in (BlockType.CORRUPT, BlockType.CDC_DATA):
                 continue
             placed = _PlacedBlock(log.path, block)
-            if not visibility.shows(placed.instant):
-                continue
             if block.type is BlockType.COMMAND:
+                # Whenever it was rolled back, the target never counted: the command takes effect at any moment.
                 target = _header(block, HeaderKey.TARGET_INSTANT_TIME, file=log.path)
                 blocks = [earlier for earlier in blocks if earlier.instant != target]
-            else:
+            elif visibility.shows(placed.instant):
                 blocks.append(placed)
     return _with_compacted_blocks(blocks)
 
