@@ -15,6 +15,11 @@ __all__: list[str] = []
 SEEDS = [seed for seed in history_seeds() if seed in (0, 1, 3, 5, 9, 10, 15)] or history_seeds()
 
 
+def _data_files(path: Path) -> set[Path]:
+    found = [*path.rglob("*.parquet"), *path.rglob(".*.log.*")]
+    return {file for file in found if ".hoodie" not in file.parts and not file.name.endswith(".crc")}
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_java_services_keep_the_rows_of_a_table_that_we_wrote(seed: int, spark: Any, tmp_path: Path) -> None:
     history, engine = make_history(seed, steps=7), engine_of(seed)
@@ -41,6 +46,8 @@ def test_java_services_keep_the_rows_of_a_table_that_we_wrote(seed: int, spark: 
         assert java.cluster(order="ts")
         panel.check_snapshot(model, 4)
     write(5)
+    files = _data_files(path)
     java.clean(retain=1)
+    assert _data_files(path) < files
     panel.check_snapshot(model, 5)
     write(6)

@@ -8,6 +8,7 @@ single writer with inline services off, unless the caller says otherwise.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,32 +147,50 @@ class JavaTable:
 
     def compact(self) -> int:
         """Schedule and run a compaction; the number of plans run."""
-        self.spark.sql(f"call run_compaction(op => 'schedule', path => '{self.path}', options => '{self._services()}')")
-        done = self.spark.sql(
-            f"call run_compaction(op => 'run', path => '{self.path}', options => '{self._services()}')"
-        )
-        return len(done.collect())
+        self.schedule_compaction()
+        return self.run_compaction()
+
+    def schedule_compaction(self) -> None:
+        """Put a compaction of every file group with logs on the timeline."""
+        self._call("run_compaction", op="schedule", options=self._services())
+
+    def run_compaction(self) -> int:
+        """Run what is scheduled; the number of plans run."""
+        return self._call("run_compaction", op="run", options=self._services())
 
     def cluster(self, *, order: str) -> int:
         """Cluster all partitions sorted by `order`; the number of plans run."""
-        extra = "hoodie.clustering.plan.strategy.small.file.limit=629145600"
-        sql = f"call run_clustering(path => '{self.path}', order => '{order}', options => '{self._services()},{extra}')"
-        return len(self.spark.sql(sql).collect())
+        return self._call("run_clustering", order=order, options=self._clustering())
+
+    def schedule_clustering(self, *, order: str) -> None:
+        """Put a clustering of all partitions on the timeline."""
+        self._call("run_clustering", op="schedule", order=order, options=self._clustering())
+
+    def run_clustering(self, *, order: str) -> int:
+        """Run what is scheduled; the number of plans run."""
+        return self._call("run_clustering", op="execute", order=order, options=self._clustering())
 
     def clean(self, *, retain: int = 1) -> int:
         """Clean down to the last `retain` commits; the number of cleans run."""
         options = f"{self._services()},hoodie.clean.policy=KEEP_LATEST_COMMITS,hoodie.clean.commits.retained={retain}"
-        sql = f"call run_clean(path => '{self.path}', options => '{options}')"
-        return len(self.spark.sql(sql).collect())
-
-    def rollback_pending(self) -> None:
-        """Roll back every instant that a dead writer left behind, the way Java's next eager writer does."""
-        self.spark.sql(f"call run_rollback_inflight_tableservice(path => '{self.path}')").collect()
+        # This procedure knows tables by name only.
+        name = f"cleaned_{zlib.crc32(self.path.encode()):08x}"
+        self.spark.sql(f"create table if not exists {name} using hudi location '{self.path}'")
+        done = self.spark.sql(f"call run_clean(table => '{name}', options => '{options}')").collect()
+        self.spark.sql(f"drop table {name}")
+        return len(done)
 
     def collect(self, frame: Any) -> pa.Table:
         """A DataFrame's rows as Arrow, without going through pandas."""
         batches = frame._collect_as_arrow()
         return pa.Table.from_batches(batches, schema=batches[0].schema if batches else to_arrow_schema(frame.schema))
+
+    def _call(self, procedure: str, **arguments: str) -> int:
+        listed = ", ".join(f"{name} => '{value}'" for name, value in {"path": self.path, **arguments}.items())
+        return len(self.spark.sql(f"call {procedure}({listed})").collect())
+
+    def _clustering(self) -> str:
+        return self._services() + ",hoodie.clustering.plan.strategy.small.file.limit=629145600"
 
     def _services(self) -> str:
         chosen = {key: value for key, value in self.options.items() if key.startswith("hoodie.metadata")}
