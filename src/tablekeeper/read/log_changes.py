@@ -14,12 +14,13 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
+from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.avro_columnar import decode_avro_block
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock, decode_blocks
 from tablekeeper.format.log_data import decode_parquet_block
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.model import LogFile, RequestedTime
+from tablekeeper.read.vanished import vanished_file
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
@@ -115,7 +116,7 @@ def load_log_keys(
 def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: BlockVisibility) -> list[_PlacedBlock]:
     blocks: list[_PlacedBlock] = []
     for log in logs:
-        for block in decode_blocks(storage.read(log.path), file=log.path):
+        for block in decode_blocks(_read_log(storage, log.path), file=log.path):
             if block.type in (BlockType.CORRUPT, BlockType.CDC_DATA):
                 continue
             placed = _PlacedBlock(log.path, block)
@@ -126,6 +127,13 @@ def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: Blo
             elif visibility.shows(placed.instant):
                 blocks.append(placed)
     return _with_compacted_blocks(blocks)
+
+
+def _read_log(storage: Storage, path: str) -> bytes:
+    try:
+        return storage.read(path)
+    except NotFoundError as error:
+        raise vanished_file(path) from error
 
 
 def _with_compacted_blocks(blocks: list[_PlacedBlock]) -> list[_PlacedBlock]:

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
+from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
 from tablekeeper.model import BaseFile, FileSlice
 from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, Change, PartialRows, load_changes
 from tablekeeper.read.statistics import row_group_ranges
+from tablekeeper.read.vanished import vanished_file
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule, Winners, collapse
@@ -77,6 +78,8 @@ def open_base_file(store: StorageHandle, base: BaseFile) -> pq.ParquetFile:
     """Open a base file; damage is reported with the file's name."""
     try:
         return pq.ParquetFile(store.storage.open_input(base.path), pre_buffer=True)
+    except NotFoundError as error:
+        raise vanished_file(base.path) from error
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptTableError(file=base.path, reason=f"not a readable Parquet file ({error})") from error
 

@@ -32,6 +32,7 @@ from tablekeeper.services.savepoint import (
     load_savepoints,
     restore_savepoint,
 )
+from tablekeeper.snapshot.retention import refuse_cleaned_moment
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
@@ -348,6 +349,8 @@ class Table:
         config = self.config
         timeline = load_timeline(self._storage, config)
         moment = _as_of(as_of, config)
+        if moment is not None:
+            refuse_cleaned_moment(self._storage, config, timeline, moment)
         return Query(
             storage=self._storage,
             config=config,
