@@ -274,6 +274,23 @@ def test_a_version_that_is_too_new_is_refused(tables: TableBuilder, table: tk.Ta
     refused(tables, table, lambda t: t.read(), kind=UnsupportedFeatureError, message="version 10")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"hoodie.table.partial.update.mode=IGNORE_DEFAULTS",
+        b"hoodie.record.merge.property.hoodie.payload.delete.field=Op",
+    ],
+)
+def test_merging_that_only_java_knows_is_refused_and_base_files_can_be_read(tables: TableBuilder, line: bytes) -> None:
+    table = tables.create(table_type="mor")
+    table.upsert(ROWS)
+    table.upsert(trips(("a", "sf", 2, 3.0)))
+    edit_properties(tables.storage(table), b"hoodie.table.name=trips", line + b"\nhoodie.table.name=trips")
+    refused(tables, table, lambda t: t.read(), kind=UnsupportedFeatureError, message="only Java knows")
+    refused(tables, table, lambda t: t.upsert(ROWS), kind=UnsupportedFeatureError, message="only Java knows")
+    assert table.read(mode="read_optimized").num_rows == 2
+
+
 def test_damaged_properties_are_refused(tables: TableBuilder, table: tk.Table) -> None:
     edit_properties(tables.storage(table), b"hoodie.table.name=trips", b"hoodie.table.name=other")
     refused(tables, table, lambda t: t.read(), kind=CorruptTableError, message="checksum")

@@ -88,6 +88,16 @@ class TableConfig:
         return any(kind is PartitionKind.TIMESTAMP for _, kind in self.partition_fields)
 
     @property
+    def special_merging(self) -> str | None:
+        """What the table asks of merges beyond ordering by time, as its properties say it; None if nothing."""
+        mode = self.properties.get("hoodie.table.partial.update.mode", "")
+        if mode.upper() not in ("", "NONE"):
+            return f"hoodie.table.partial.update.mode={mode}"
+        prefix = "hoodie.record.merge.property."
+        marks = [f"{name}={value}" for name, value in self.properties.items() if name.startswith(prefix)]
+        return ", ".join(sorted(marks)) or None
+
+    @property
     def has_metadata_table(self) -> bool:
         """True if readers may list files from the metadata table, which writers must then keep in step."""
         return "files" in self.metadata_partitions

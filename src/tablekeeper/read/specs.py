@@ -26,6 +26,11 @@ def merge_rule(config: TableConfig) -> MergeRule:
             f"table {config.name} merges rows with a custom payload or merger class, which only Java can run. "
             "Read it with mode='read_optimized', or compact it with Java first."
         )
+    if config.special_merging is not None:
+        raise UnsupportedFeatureError(
+            f"table {config.name} merges rows in a way that only Java knows ({config.special_merging}). "
+            "Read it with mode='read_optimized', or compact it with Java first."
+        )
     return MergeRule(config.merge_mode, config.ordering_fields)
 
 
