@@ -22,6 +22,7 @@ __all__ = [
     "load_planned_groups",
     "load_rollback_plan",
     "load_touched",
+    "touched_by_commit",
 ]
 
 CANCELLABLE_KEY = "tablekeeper.cancellable"
@@ -42,12 +43,16 @@ _SERVICES = {
 def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
     """File groups that the instant wrote, replaced or plans to rewrite."""
     if instant.is_completed:
-        metadata = load_commit_metadata(environment.storage, environment.config, instant)
-        return Touched(metadata.file_groups, _KINDS.get(metadata.operation, WriteKind.INGESTION))
+        return touched_by_commit(load_commit_metadata(environment.storage, environment.config, instant))
     if instant.action in _SERVICES:
         groups, _ = _load_plan(environment, instant)
         return Touched(groups, _SERVICES[instant.action])
     return Touched(_load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
+
+
+def touched_by_commit(metadata: CommitMetadata) -> Touched:
+    """The same for a completed instant whose metadata is at hand."""
+    return Touched(metadata.file_groups, _KINDS.get(metadata.operation, WriteKind.INGESTION))
 
 
 def load_planned_groups(environment: TableEnvironment, timeline: Timeline) -> frozenset[FileGroupId]:

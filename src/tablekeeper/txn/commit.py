@@ -11,19 +11,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from tablekeeper.errors import ConflictError, FencedError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, Operation, RequestedTime
 from tablekeeper.timeline import Timeline, complete_instant, create_requested, load_timeline, start_inflight
-from tablekeeper.txn.candidates import find_rollback, load_is_cancellable, load_touched
-from tablekeeper.txn.conflict import OwnWrite, WriteKind, find_conflict
+from tablekeeper.txn.candidates import find_rollback
+from tablekeeper.txn.conflict import OwnWrite, WriteKind
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
+from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.markers import delete_markers
+from tablekeeper.txn.rivals import NothingUnseen, Rivals, Unseen
 
 _LOG = logging.getLogger(__name__)
+_UNLOCKED_ROUNDS = 3
 
 __all__ = ["Committed", "OpenWrite", "begin_write", "commit_write"]
 
@@ -77,38 +79,70 @@ def commit_write(
     metadata: CommitMetadata,
     *,
     before_publish: Callable[[CompletionTime], None],
+    unseen: Unseen | None = None,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
     `before_publish` runs under the lock with a completion time that is earlier than this write's own; it is where
-    the metadata table is written.
+    the metadata table is written. Files of others that `unseen` wants to look into are looked into without the lock,
+    except for those that came in while it was doing so the last time.
     """
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
-        mine = timeline.find(write.inflight.requested_at)
-        if mine is None or mine.is_completed or find_rollback(environment, timeline, write.inflight):
-            raise FencedError(
-                f"instant {write.inflight} is no longer pending: another process rolled it back. "
-                "Nothing was committed; write again."
-            )
-        write.heartbeat.check()
-        _refuse_during_restore(environment, timeline, write.inflight.requested_at)
-        _refuse_conflict(environment, write, metadata, timeline)
-        first = next_time(environment, timeline)
-        before_publish(CompletionTime(first))
-        completed_at = CompletionTime(next_time(environment, timeline, after=first))
-        write.heartbeat.check()
-        lease.check()
-        instant = complete_instant(
-            environment.storage,
-            environment.config,
-            write.inflight,
-            completed_at=completed_at,
-            content=encode_commit_metadata(metadata),
-        )
+    own = OwnWrite(
+        instant=write.inflight.requested_at,
+        kind=WriteKind.INGESTION,
+        file_groups=metadata.file_groups,
+        pending_at_start=frozenset(i.requested_at for i in write.at_start.pending),
+    )
+    rivals = Rivals(environment, own, unseen or NothingUnseen())
+    for rounds_left in reversed(range(_UNLOCKED_ROUNDS + 1)):
+        with environment.locked() as lease:
+            timeline = load_timeline(environment.storage, environment.config)
+            _refuse_to_go_on(environment, write, timeline)
+            rivals.refuse_conflict(timeline)
+            news = rivals.unexamined(timeline)
+            if not news or not rounds_left:
+                rivals.refuse_unseen(news)
+                instant = _publish(environment, write, metadata, timeline, lease=lease, before_publish=before_publish)
+                break
+        rivals.refuse_unseen(news)
     write.heartbeat.stop()
     _discard_markers(environment, write)
     return Committed(instant, lease.held_s)
+
+
+def _publish(
+    environment: TableEnvironment,
+    write: OpenWrite,
+    metadata: CommitMetadata,
+    timeline: Timeline,
+    *,
+    lease: Lease,
+    before_publish: Callable[[CompletionTime], None],
+) -> Instant:
+    first = next_time(environment, timeline)
+    before_publish(CompletionTime(first))
+    completed_at = CompletionTime(next_time(environment, timeline, after=first))
+    write.heartbeat.check()
+    lease.check()
+    return complete_instant(
+        environment.storage,
+        environment.config,
+        write.inflight,
+        completed_at=completed_at,
+        content=encode_commit_metadata(metadata),
+    )
+
+
+def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> None:
+    """Raise if the write is no longer this process's to commit, or the table is being restored."""
+    mine = timeline.find(write.inflight.requested_at)
+    if mine is None or mine.is_completed or find_rollback(environment, timeline, write.inflight):
+        raise FencedError(
+            f"instant {write.inflight} is no longer pending: another process rolled it back. "
+            "Nothing was committed; write again."
+        )
+    write.heartbeat.check()
+    _refuse_during_restore(environment, timeline, write.inflight.requested_at)
 
 
 def _refuse_during_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> None:
@@ -122,36 +156,6 @@ def _refuse_during_restore(environment: TableEnvironment, timeline: Timeline, in
             beaten_by=restores[0].requested_at.value,
             file_groups=(),
         )
-
-
-def _refuse_conflict(
-    environment: TableEnvironment, write: OpenWrite, metadata: CommitMetadata, timeline: Timeline
-) -> None:
-    own = OwnWrite(
-        instant=write.inflight.requested_at,
-        kind=WriteKind.INGESTION,
-        file_groups=metadata.file_groups,
-        pending_at_start=frozenset(i.requested_at for i in write.at_start.pending),
-    )
-    conflict = find_conflict(
-        own,
-        timeline=timeline.instants,
-        settings=environment.conflict_settings,
-        touched_by=partial(load_touched, environment),
-        is_cancellable=partial(load_is_cancellable, environment),
-        by_bucket=environment.by_bucket,
-    )
-    if conflict is None:
-        return
-    groups = tuple(str(group) for group in conflict.file_groups)
-    shown = ", ".join(groups[:3]) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
-    raise ConflictError(
-        f"instant {own.instant} of table {environment.config.name} lost to {conflict.instant}, which touches the same "
-        f"file groups ({shown}). Nothing was committed: write again on the new state, or pass retries=…",
-        instant=own.instant.value,
-        beaten_by=conflict.instant.requested_at.value,
-        file_groups=groups,
-    )
 
 
 def _discard_markers(environment: TableEnvironment, write: OpenWrite) -> None:

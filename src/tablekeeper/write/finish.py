@@ -12,6 +12,7 @@ from tablekeeper.txn.commit import OpenWrite, commit_write
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.txn.metadata_step import MetadataPolicy, sync_commit, sync_rollback
+from tablekeeper.txn.rivals import Unseen
 from tablekeeper.txn.rollback import BeforeRollback, RolledBack
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WriteResult, WrittenFile
@@ -29,6 +30,7 @@ def finish_write(
     extra: dict[str, str],
     engine: Engine,
     policy: MetadataPolicy,
+    unseen: Unseen,
 ) -> WriteResult:
     """Complete the write. `replaced` slices are hidden from the commit on; None if this is no replace commit."""
     stats = tuple(file.stat for file in files)
@@ -55,7 +57,7 @@ def finish_write(
             )
         )
 
-    committed = commit_write(environment, write, metadata, before_publish=sync_metadata_table)
+    committed = commit_write(environment, write, metadata, before_publish=sync_metadata_table, unseen=unseen)
     return WriteResult(
         operation=write.operation.value.lower(),
         instant=committed.instant.requested_at,

@@ -23,6 +23,7 @@ from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import OpenWrite, begin_write
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.metadata_step import MetadataPolicy
+from tablekeeper.txn.rivals import NothingUnseen, Unseen
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_write
 from tablekeeper.write.bulk import write_new_files
 from tablekeeper.write.context import WriteContext
@@ -33,6 +34,7 @@ from tablekeeper.write.plan import GroupWork, PartitionRows, WorkKind, plan_buck
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
 from tablekeeper.write.tagging import Tagged, TagTask, find_keys
+from tablekeeper.write.unseen import UnseenKeys, UnseenRows
 
 __all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
 
@@ -69,6 +71,11 @@ class WriteRequest:
         if self.operation is Operation.UPSERT:
             return settings.combine_before_upsert
         return settings.combine_before_insert and self.operation is not Operation.DELETE
+
+    @property
+    def looks_up_keys(self) -> bool:
+        """Whether rows that are there already decide what becomes of the rows given."""
+        return self.operation in (Operation.UPSERT, Operation.DELETE)
 
     @property
     def writes_directly(self) -> bool:
@@ -120,7 +127,7 @@ def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> Write
                 "Give partition paths as `Table.files()` shows them."
             )
         context = replace(request.context, instant=write.inflight.requested_at.value)
-        return finish(_finish(request, write, context, [], replaced))
+        return finish(_finish(request, write, context, [], replaced, unseen=UnseenRows(frozenset(partitions))))
 
 
 def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
@@ -140,7 +147,8 @@ def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
         if write.at_start.completed_writes:
             known = _load_snapshot(request, write, partitions[:PARTITIONS_TO_CHECK])
             refuse_wrong_index(context, known.latest)
-        return _finish(request, write, context, files, _replaced_slices(request, write, partitions))
+        unseen = _unseen_by_overwrite(request, partitions)
+        return _finish(request, write, context, files, _replaced_slices(request, write, partitions), unseen=unseen)
 
 
 def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
@@ -165,7 +173,11 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         weights = [_weight(each) for each in work]
         written = request.engine.run(write_group, tasks, label=request.operation.value.lower(), weights=weights)
         files = [file for file in written if file is not None]
-        return _finish(request, write, context, files, _replaced_slices(request, write, sorted(by_partition)))
+        partitions = sorted(by_partition)
+        unseen = _unseen_by_overwrite(request, partitions)
+        if request.looks_up_keys:
+            unseen = UnseenKeys(request.engine, context, by_partition)
+        return _finish(request, write, context, files, _replaced_slices(request, write, partitions), unseen=unseen)
 
 
 @contextmanager
@@ -202,6 +214,12 @@ def _begun(request: WriteRequest) -> Iterator[OpenWrite]:
         raise
 
 
+def _unseen_by_overwrite(request: WriteRequest, partitions: Sequence[str]) -> Unseen:
+    if not request.replaces:
+        return NothingUnseen()
+    return UnseenRows(None if request.operation is Operation.INSERT_OVERWRITE_TABLE else frozenset(partitions))
+
+
 def _replaced_slices(
     request: WriteRequest, write: OpenWrite, partitions: Sequence[str]
 ) -> tuple[FileSlice, ...] | None:
@@ -222,6 +240,8 @@ def _finish(
     context: WriteContext,
     files: Sequence[WrittenFile],
     replaced: Sequence[FileSlice] | None,
+    *,
+    unseen: Unseen,
 ) -> WriteResult:
     return finish_write(
         request.environment,
@@ -232,6 +252,7 @@ def _finish(
         extra=request.extra,
         engine=request.engine,
         policy=request.policy,
+        unseen=unseen,
     )
 
 
@@ -275,8 +296,7 @@ def _tag(
 ) -> dict[str, list[Tagged]]:
     """Which staged rows each file group holds; an insert does not ask, a bucket knows."""
     tagged: dict[str, list[Tagged]] = defaultdict(list)
-    looks_up = request.operation in (Operation.UPSERT, Operation.DELETE)
-    if not looks_up or request.context.settings.index is IndexKind.BUCKET:
+    if not request.looks_up_keys or request.context.settings.index is IndexKind.BUCKET:
         return tagged
     tasks = [
         TagTask(request.context.store, file_slice, tuple(staged), request.context.key)

@@ -1,0 +1,73 @@
+"""What a write should have seen of commits that came in while it was at work (see `txn/rivals.py`).
+
+- An upsert or delete looked its keys up when it began. A key that was inserted since is one that it would have updated
+  or deleted; committed beside it, the key would be there twice, or would outlive its deletion.
+- An overwrite or deletion of partitions hides the file groups that it found. One that appeared since would stay.
+
+What an insert adds needs nobody's consent: it does not look keys up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tablekeeper.engine.protocol import Engine
+from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, RequestedTime, WriteStat
+from tablekeeper.snapshot.slices import decode_partition_files
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.staging import StagedBatch
+from tablekeeper.write.tagging import TagTask, find_keys
+
+__all__ = ["UnseenKeys", "UnseenRows"]
+
+_NO_COMMIT = "null"
+
+
+@dataclass(frozen=True)
+class UnseenKeys:
+    """For a write that looked up the keys of these staged rows."""
+
+    engine: Engine
+    context: WriteContext
+    staged: Mapping[str, Sequence[StagedBatch]]
+
+    def concerns(self, other: CommitMetadata) -> bool:
+        return any(self._brings_keys(stat) for stat in other.stats)
+
+    def find(self, other: CommitMetadata) -> Sequence[FileGroupId]:
+        # This write did not touch these groups, so that none of its keys was in them before: one that is now is new.
+        slices = [_slice_of(stat) for stat in other.stats if self._brings_keys(stat)]
+        tasks = [
+            TagTask(self.context.store, each, tuple(self.staged[each.group.partition]), self.context.key)
+            for each in slices
+        ]
+        weights = [float(each.size) for each in slices]
+        found = self.engine.run(find_keys, tasks, label="look up keys of others", weights=weights)
+        return sorted(tagged.group for tagged in found if len(tagged.found))
+
+    def _brings_keys(self, stat: WriteStat) -> bool:
+        is_new_group = stat.previous_commit == _NO_COMMIT and stat.writes > 0
+        return stat.group.partition in self.staged and (stat.inserts > 0 or is_new_group)
+
+
+@dataclass(frozen=True)
+class UnseenRows:
+    """For a write that replaces all rows of these partitions; of all partitions if they are None."""
+
+    partitions: Collection[str] | None
+
+    def concerns(self, other: CommitMetadata) -> bool:
+        return bool(self.find(other))
+
+    def find(self, other: CommitMetadata) -> Sequence[FileGroupId]:
+        groups = {stat.group for stat in other.stats}
+        return sorted(g for g in groups if self.partitions is None or g.partition in self.partitions)
+
+
+def _slice_of(stat: WriteStat) -> FileSlice:
+    """The file that was written, as a slice of its own."""
+    files = decode_partition_files(stat.group.partition, [(stat.file_name, stat.size)])
+    base = files.bases[0] if files.bases else None
+    instant = base.instant if base is not None else RequestedTime(files.logs[0].instant.value)
+    return FileSlice(stat.group, instant, base, files.logs)
