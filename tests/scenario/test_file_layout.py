@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.engine import local
 from tablekeeper.write import staging
 from tests.support.table_builder import TableBuilder, rows_of
 
@@ -146,6 +147,20 @@ def test_the_last_of_equal_rows_wins_across_flushes_and_lanes(
     versions = [rows(0, 200, seed=n) for n in range(5)]
     table.upsert(pa.concat_tables(versions))
     assert rows_of(table.read()) == rows_of(versions[-1])
+
+
+def test_rows_that_are_staged_by_several_threads_keep_their_order(
+    tables: TableBuilder, table_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_MIN_ROWS_A_PART", 10)
+    table = tables.through(create(tables, table_type))
+    versions = [rows(0, 100, seed=n, partitions=3) for n in range(6)]
+    table.upsert(pa.concat_tables(versions))
+    assert rows_of(table.read()) == rows_of(versions[-1])
+    more = rows(50, 400, ts=2, partitions=3)
+    table.bulk_insert(rows(1000, 1300, partitions=3))
+    table.upsert(more)
+    assert rows_of(table.read()) == latest(versions[-1], rows(1000, 1300, partitions=3), more)
 
 
 def test_few_keys_in_many_lanes_leave_some_shares_empty(

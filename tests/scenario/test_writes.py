@@ -48,9 +48,10 @@ def write(table: tk.Table, step: Step, history: History) -> tk.WriteResult:
     return table.delete_partitions(partition_paths(values, partition_spec(table.config)).dictionary.to_pylist())
 
 
-def create(tables: TableBuilder, history: History) -> tk.Table:
+def create(tables: TableBuilder, history: History, *, place: str | None = None) -> tk.Table:
     shape = history.shape
     return tables.create(
+        place,
         schema=shape.schema,
         key=shape.key,
         partition_by=shape.partition_by or None,
@@ -74,6 +75,19 @@ def test_a_random_history_reads_as_the_model_says_now_and_at_every_moment(tables
     for instant, expected in states:
         difference = describe_difference(expected=expected, actual=exact_rows(table.read(as_of=instant)))
         assert not difference, f"{history}, as of {instant}: {difference}"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 6, 7])
+def test_a_random_history_on_a_file_system_reads_as_the_model_says(
+    tables: TableBuilder, table_path: str, seed: int
+) -> None:
+    history = make_history(seed, steps=5)
+    table, model = create(tables, history, place=table_path), Model(history.shape)
+    for step in history.steps:
+        write(table, step, history)
+        model.apply(step)
+        difference = describe_difference(expected=exact_rows(model.table()), actual=exact_rows(table.read()))
+        assert not difference, f"{history}, {step}: {difference}"
 
 
 def test_an_upsert_updates_known_keys_and_inserts_the_others(
@@ -410,3 +424,20 @@ def test_a_write_leaves_no_scratch_files_markers_or_heartbeats(
     left = [f.path for f in tables.storage(table).walk(".hoodie")]
     scratch = (".hoodie/.tablekeeper/staging", ".hoodie/.temp", ".hoodie/.heartbeat")
     assert [path for path in left if path.startswith(scratch)] == []
+
+
+def test_partitions_made_of_times_are_found_again(tables: TableBuilder, table_type: str) -> None:
+    schema = pa.schema([("id", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
+    options = {
+        "hoodie.table.keygenerator.type": "TIMESTAMP",
+        "hoodie.keygen.timebased.timestamp.type": "EPOCHMILLISECONDS",
+        "hoodie.keygen.timebased.output.dateformat": "yyyy/MM/dd",
+    }
+    table = tables.create(schema=schema, partition_by="at", ordering=None, table_type=table_type, options=options)
+    table.upsert(trips(("a", 1704067200000, 1), ("b", 1709528767000, 2), schema=schema))
+    # Another moment of the same day: the same partition, so the same row.
+    table.upsert(trips(("a", 1704067200999, 3), schema=schema))
+    assert {s.group.partition for s in table.files()} == {"2024/01/01", "2024/03/04"}
+    assert rows_of(table.read(), "id", "v") == [("a", 3), ("b", 2)]
+    table.delete(trips(("b", 1709528700000), schema=schema))
+    assert rows_of(table.read(), "id") == [("a",)]
