@@ -413,33 +413,6 @@ def test_deleting_partitions_that_are_not_there_is_refused(
     refused(tables, table, lambda t: t.delete_partitions(partitions), kind=InvalidRequestError, message=message)
 
 
-@pytest.mark.parametrize("operation", WRITES)
-def test_a_bucket_table_is_not_written_as_a_plain_one(tables: TableBuilder, table_type: str, operation: str) -> None:
-    table = tables.create(table_type=table_type, options=BUCKETS)
-    table.upsert(trips(*((str(n), "sf", 1, 1.0) for n in range(20))))
-    plain = tables.through(table, options={"hoodie.index.type": "SIMPLE"})
-    before = rows_of(table.read())
-    with pytest.raises(InvalidRequestError, match=r"hoodie\.bucket\.index\.num\.buckets"):
-        getattr(plain, operation)(trips(("1", "sf", 2, 2.0)))
-    assert rows_of(table.read()) == before
-
-
-def test_a_plain_table_is_not_written_as_a_bucket_table(tables: TableBuilder, table: tk.Table) -> None:
-    bucketed = tables.through(table, options=BUCKETS)
-    refused(tables, table, lambda _: bucketed.upsert(ROWS), kind=InvalidRequestError, message="is no bucket")
-
-
-@pytest.mark.parametrize("count", ["2", "3", "5", "8"])
-def test_another_number_of_buckets_than_the_table_has_is_refused(
-    tables: TableBuilder, table_type: str, count: str
-) -> None:
-    table = tables.create(table_type=table_type, options=BUCKETS)
-    table.upsert(trips(*((str(n), "sf", 1, 1.0) for n in range(40))))
-    other = tables.through(table, options={"hoodie.bucket.index.num.buckets": count})
-    rows = trips(("1", "sf", 2, 2.0))
-    refused(tables, table, lambda _: other.upsert(rows), kind=InvalidRequestError, message=f"num.buckets is {count}")
-
-
 class DeniedStorage(WatchedStorage):
     """Every change from the `first` on fails with `code`, the way a file system says it."""
 

@@ -15,6 +15,7 @@ from tablekeeper.txn.metadata_step import MetadataPolicy, sync_commit, sync_roll
 from tablekeeper.txn.rivals import Unseen
 from tablekeeper.txn.rollback import BeforeRollback, RolledBack
 from tablekeeper.write.context import WriteContext
+from tablekeeper.write.nesting import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
 
 __all__ = ["finish_write", "metadata_rollback"]
@@ -107,6 +108,8 @@ def _delete_files_of_other_attempts(
 def _ensure_partitions(environment: TableEnvironment, context: WriteContext, stats: Sequence[WriteStat]) -> None:
     """Java does not see a partition without its metadata file."""
     partitions = sorted({stat.group.partition for stat in stats})
+    if can_nest(context.partition, context.schema):
+        refuse_nested_partitions(environment.storage, partitions, runtime=environment.runtime)
 
     def ensure(partition: str) -> None:
         depth = partition.count("/") + 1 if partition else 0
