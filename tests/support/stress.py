@@ -29,7 +29,6 @@ from tests.support.stress_worker import NAME_KEY, SCHEMA, StressPlan, Write, loa
 
 __all__ = ["StressReport", "judge", "make_table", "run_writers"]
 
-PRELOAD = "preload"
 ROOT = Path(__file__).parents[2]
 _HEARTBEAT = {
     "hoodie.client.heartbeat.interval_in_ms": "1000",
@@ -73,9 +72,9 @@ class _LaterClock(SystemClock):
         return super().now_ms() + 2 * 86_400_000
 
 
-def make_table(plan: StressPlan, *, table_type: str, options: Mapping[str, str], preload: bool = True) -> None:
-    """The table that the writers meet in; with `preload` every key is there from the beginning."""
-    table = tk.Table.create(
+def make_table(plan: StressPlan, *, table_type: str, options: Mapping[str, str]) -> None:
+    """The table that the writers meet in. It is empty: who inserts a key first is part of the contest."""
+    tk.Table.create(
         plan.table,
         name="stress",
         schema=SCHEMA,
@@ -87,8 +86,6 @@ def make_table(plan: StressPlan, *, table_type: str, options: Mapping[str, str],
         options={**_HEARTBEAT, **options},
         storage_options=plan.storage_options or None,
     )
-    if preload:
-        table.upsert(rows_frame(_preload(plan), plan), extra={NAME_KEY: PRELOAD})
 
 
 def run_writers(plan: StressPlan, *, writers: int, seconds: float, kill_every_s: float, seed: int) -> int:
@@ -170,12 +167,8 @@ def judge(plan: StressPlan, *, seconds: float, kills: int) -> StressReport:
     return report
 
 
-def _preload(plan: StressPlan) -> Write:
-    return Write(PRELOAD, "upsert", [(f"k{n}", 0) for n in range(plan.keys)], outcome="committed")
-
-
 def _journals(plan: StressPlan) -> dict[str, Write]:
-    writes = {PRELOAD: _preload(plan)}
+    writes: dict[str, Write] = {}
     for path in sorted(Path(plan.folder).glob("journal-*")):
         writes.update(load_journal(path))
     return writes
@@ -200,7 +193,7 @@ def _examine(plan: StressPlan, writes: Mapping[str, Write], *, seconds: float, k
         _apply(model, writes[name])
     faults += _wrong_outcomes(writes, landed)
     faults += _wrong_rows(table, model)
-    done = [write for write in writes.values() if write.name != PRELOAD]
+    done = list(writes.values())
     committed = [write for write in done if write.outcome == "committed" and write.instant]
     return StressReport(
         seconds=seconds,
@@ -227,8 +220,6 @@ def _apply(model: dict[str, tuple[int, str]], write: Write) -> None:
 def _wrong_outcomes(writes: Mapping[str, Write], landed: Mapping[str, str]) -> list[str]:
     faults = []
     for write in writes.values():
-        if write.name == PRELOAD:
-            continue
         if write.outcome == "committed" and write.instant and landed.get(write.name) != write.instant:
             faults.append(f"write {write.name} was reported as {write.instant}, and is {landed.get(write.name)}")
         if write.outcome in ("conflict", "FencedError", "LockNotAcquiredError") and write.name in landed:

@@ -38,7 +38,7 @@ class StressPlan:
     keys: int = 120
     partitions: int = 3
     rows_a_write: int = 8
-    delete_share: float = 0.1
+    delete_share: float = 0.2
     retries: int = 3
 
     def save(self) -> Path:
