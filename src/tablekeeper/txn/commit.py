@@ -98,8 +98,7 @@ def commit_write(
         with environment.locked() as lease:
             timeline = load_timeline(environment.storage, environment.config)
             _refuse_to_go_on(environment, write, timeline)
-            rivals.refuse_conflict(timeline)
-            news = rivals.unexamined(timeline)
+            news = rivals.refuse_conflict(timeline)
             if not news or not rounds_left:
                 rivals.refuse_unseen(news)
                 instant = _publish(environment, write, metadata, timeline, lease=lease, before_publish=before_publish)

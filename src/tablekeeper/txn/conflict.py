@@ -130,7 +130,7 @@ def select_candidates(
     """
     if own.kind in (WriteKind.COMPACTION, WriteKind.LOG_COMPACTION) and not own.is_cancellable:
         return ConflictCandidates()
-    others = sorted((i for i in timeline if i.requested_at != own.instant), key=lambda i: i.requested_at)
+    others = sorted((i for i in timeline if i.requested_at != own.instant), key=lambda i: i.requested_at.order)
     return ConflictCandidates(
         completed=tuple(i for i in others if _is_completed_candidate(own, i, strategy=settings.strategy)),
         pending=tuple(

@@ -58,10 +58,14 @@ class Rivals:
         self._metadata: dict[RequestedTime, CommitMetadata] = {}
         self._cleared: set[RequestedTime] = set()
 
-    def refuse_conflict(self, timeline: Timeline) -> None:
-        """Raise `ConflictError` if a file group was touched by somebody else too."""
+    def refuse_conflict(self, timeline: Timeline) -> list[Instant]:
+        """Raise `ConflictError` if a file group was touched by somebody else too.
+
+        Returns the commits whose files have to be looked into before this write may stand beside them.
+        """
         environment = self._environment
-        self._load(self._completed(timeline))
+        completed = self._completed(timeline)
+        self._load(completed)
         conflict = find_conflict(
             self._own,
             timeline=timeline.instants,
@@ -72,12 +76,9 @@ class Rivals:
         )
         if conflict is not None:
             raise self._error(conflict.instant, conflict.file_groups, "which touches the same file groups")
-
-    def unexamined(self, timeline: Timeline) -> list[Instant]:
-        """Commits whose files have to be looked into before this write may stand beside them."""
         return [
             instant
-            for instant in self._completed(timeline)
+            for instant in completed
             if instant.requested_at not in self._cleared
             and self._touched(instant).kind is WriteKind.INGESTION
             and self._unseen.concerns(self._metadata[instant.requested_at])
