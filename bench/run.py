@@ -31,13 +31,14 @@ CONTENDERS = {
     "ours_spark": "bench.ours_spark",
     "ours_local": "bench.ours_local",
 }
+QUIET_LOAD = 1.0
 SAVED_JAVA = RESULTS / "java.json"
 
 
 def main() -> int:
     """Run what was asked for; exit status 1 if a contender failed or disagrees."""
     arguments = _arguments()
-    console = Console()
+    console = Console(width=max(Console().width, 130))
     with console.status(f"making {arguments.rows:,} rows of input"):
         data = generate(arguments.rows, arguments.work)
     figures: dict[str, dict[str, Any]] = {}
@@ -103,7 +104,11 @@ def _run(name: str, *, data: Path, arguments: argparse.Namespace, console: Conso
     command += ["--results", str(results), "--steps", ",".join(arguments.steps)]
     roots = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(root for root in roots if root), "TZ": "UTC"}
-    figures: dict[str, Any] = {"steps": {}}
+    figures: dict[str, Any] = {"steps": {}, "load_at_start": os.getloadavg()[0]}
+    if figures["load_at_start"] > QUIET_LOAD:
+        console.print(
+            f"[yellow]load is {figures['load_at_start']:.1f}: figures of {name} are not those of a quiet machine"
+        )
     with log.open("w") as sink:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sink, stderr=subprocess.STDOUT)
         sampler = MemorySampler(process.pid)

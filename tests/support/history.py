@@ -33,6 +33,7 @@ DELETED = "_hoodie_is_deleted"
 EVENT_TIME, COMMIT_TIME = "EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"
 _MICROS = pa.timestamp("us", tz="UTC")
 _UTC = dt.UTC
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,16 @@ class Shape:
     def identity(self, row: Mapping[str, Any]) -> Identity:
         """Partition values and key values: what makes two rows versions of one record."""
         return tuple(row[name] for name in self.partition_by), tuple(row[name] for name in self.key)
+
+    def partition_path(self, values: Sequence[Any]) -> str:
+        """The path that Hudi gives a partition, spelled out here so that the judge owes nothing to the judged."""
+        parts = []
+        for name, value in zip(self.partition_by, values, strict=True):
+            text = str(value)
+            if self.url_encode:
+                text = "".join(f"%{ord(c):02X}" if c in _ESCAPED or c < " " else c for c in text)
+            parts.append(f"{name}={text}" if self.hive_style else text)
+        return "/".join(parts)
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """Rows as Arrow, in the table's schema."""
