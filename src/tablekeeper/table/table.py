@@ -45,8 +45,9 @@ from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks import LockHolder
 from tablekeeper.txn.properties_file import create_properties, load_table_config, refuse_existing_table
+from tablekeeper.write.context import avro_schema_json
 from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
-from tablekeeper.write.prepare import avro_schema_json, load_environment, prepare_write
+from tablekeeper.write.prepare import load_environment, prepare_write
 from tablekeeper.write.results import WriteResult
 
 __all__ = ["Table"]

@@ -80,11 +80,13 @@ def commit_write(
     *,
     before_publish: Callable[[CompletionTime], None],
     unseen: Unseen | None = None,
+    settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
     `before_publish` runs under the lock with a completion time that is earlier than this write's own; it is where
-    the metadata table is written. Files of others that `unseen` wants to look into are looked into without the lock,
+    the metadata table is written. `settle` gives the metadata to publish on the timeline just loaded: the last word
+    on what depends on other commits. Files of others that `unseen` wants to look into are looked into without the lock,
     except for those that came in while it was doing so the last time.
     """
     own = OwnWrite(
@@ -101,7 +103,8 @@ def commit_write(
             news = rivals.refuse_conflict(timeline)
             if not news or not rounds_left:
                 rivals.refuse_unseen(news)
-                instant = _publish(environment, write, metadata, timeline, lease=lease, before_publish=before_publish)
+                settled = settle(metadata, timeline)
+                instant = _publish(environment, write, settled, timeline, lease=lease, before_publish=before_publish)
                 break
         rivals.refuse_unseen(news)
     write.heartbeat.stop()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from tablekeeper.config.write_settings import WriteSettings
-from tablekeeper.format.avro_arrow import with_meta_columns
+from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionSpec
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage.handle import StorageHandle
 
-__all__ = ["WriteContext", "staging_directory"]
+__all__ = ["WriteContext", "avro_schema_json", "staging_directory"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class WriteContext:
     def write_token(self, task: int) -> str:
         """A token that no other attempt at this task has: a task may run twice, its files must not collide."""
         return f"{task}-{self.runtime.ids.number(1 << 31)}-{self.runtime.ids.number(1 << 31)}"
+
+
+def avro_schema_json(schema: pa.Schema, *, table: str) -> str:
+    """The Avro form of a schema under the names that Hudi gives to a table's record."""
+    avro = arrow_to_avro_schema(schema, record_name=f"{table}_record", namespace=f"hoodie.{table}")
+    return json.dumps(avro, separators=(",", ":"))
 
 
 def staging_directory(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
@@ -17,6 +18,7 @@ from tablekeeper.txn.rollback import BeforeRollback, RolledBack
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.nesting import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
+from tablekeeper.write.schema_news import KnownSchema, with_present_schema
 
 __all__ = ["finish_write", "metadata_rollback"]
 
@@ -32,6 +34,7 @@ def finish_write(
     engine: Engine,
     policy: MetadataPolicy,
     unseen: Unseen,
+    known_schema: KnownSchema,
 ) -> WriteResult:
     """Complete the write. `replaced` slices are hidden from the commit on; None if this is no replace commit."""
     stats = tuple(file.stat for file in files)
@@ -58,7 +61,14 @@ def finish_write(
             )
         )
 
-    committed = commit_write(environment, write, metadata, before_publish=sync_metadata_table, unseen=unseen)
+    committed = commit_write(
+        environment,
+        write,
+        metadata,
+        before_publish=sync_metadata_table,
+        unseen=unseen,
+        settle=partial(with_present_schema, environment, known_schema, context),
+    )
     return WriteResult(
         operation=write.operation.value.lower(),
         instant=committed.instant.requested_at,

@@ -32,6 +32,7 @@ from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_inde
 from tablekeeper.write.kernels import GroupTask, write_group
 from tablekeeper.write.plan import GroupWork, PartitionRows, WorkKind, plan_buckets, plan_partition
 from tablekeeper.write.results import WriteResult, WrittenFile
+from tablekeeper.write.schema_news import KnownSchema, refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
 from tablekeeper.write.tagging import Tagged, TagTask, find_keys
 from tablekeeper.write.unseen import UnseenKeys, UnseenRows
@@ -44,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """A write as asked for. `extra` goes into the commit's metadata."""
+    """A write as asked for. `extra` goes into the commit's metadata; `known_schema` is what it was planned on."""
 
     environment: TableEnvironment
     engine: Engine
@@ -52,6 +53,7 @@ class WriteRequest:
     operation: Operation
     extra: dict[str, str]
     policy: MetadataPolicy
+    known_schema: KnownSchema
 
     @property
     def runtime(self) -> Runtime:
@@ -204,6 +206,7 @@ def _begun(request: WriteRequest) -> Iterator[OpenWrite]:
     try:
         for dead in failed_writes(environment, write.at_start):
             rollback_instant(environment, dead, before_publish=before_rollback)
+        refuse_changed_schema(environment, request.known_schema, write)
         yield write
     except BaseException as error:
         try:
@@ -253,6 +256,7 @@ def _finish(
         engine=request.engine,
         policy=request.policy,
         unseen=unseen,
+        known_schema=request.known_schema,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.write_settings import IndexKind, WriteSettings
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import UnsupportedFeatureError
-from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
+from tablekeeper.format.avro_arrow import with_meta_columns
 from tablekeeper.model import Operation
 from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
 from tablekeeper.runtime import Runtime
@@ -27,11 +26,12 @@ from tablekeeper.txn.locks.choose import choose_lock
 from tablekeeper.txn.metadata_indexes import load_metadata_indexes, statistics_outdate
 from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.properties_file import load_table_config
-from tablekeeper.write.context import WriteContext, staging_directory
+from tablekeeper.write.context import WriteContext, avro_schema_json, staging_directory
 from tablekeeper.write.fit import schema_after
 from tablekeeper.write.operation import WriteRequest
+from tablekeeper.write.schema_news import KnownSchema
 
-__all__ = ["avro_schema_json", "load_environment", "prepare_write"]
+__all__ = ["load_environment", "prepare_write"]
 
 _OLDEST_WRITABLE_VERSION = 8
 
@@ -65,7 +65,8 @@ def prepare_write(
 ) -> WriteRequest:
     """A checked write of rows with the schema `incoming` (None if the operation brings no rows), not begun yet."""
     config, storage = environment.config, environment.storage
-    table_schema = load_table_schema(storage, config, load_timeline(storage, config))
+    timeline = load_timeline(storage, config)
+    table_schema = load_table_schema(storage, config, timeline)
     schema = table_schema
     if incoming is not None:
         schema = schema_after(config, table_schema, operation=operation, incoming=incoming)
@@ -87,13 +88,8 @@ def prepare_write(
         stats_columns=indexes.columns if policy.is_enabled else (),
         runtime=environment.runtime,
     )
-    return WriteRequest(environment, engine, context, operation, dict(extra), policy)
-
-
-def avro_schema_json(schema: pa.Schema, *, table: str) -> str:
-    """The Avro form of a schema under the names that Hudi gives to a table's record."""
-    avro = arrow_to_avro_schema(schema, record_name=f"{table}_record", namespace=f"hoodie.{table}")
-    return json.dumps(avro, separators=(",", ":"))
+    known = KnownSchema.of(table_schema, timeline)
+    return WriteRequest(environment, engine, context, operation, dict(extra), policy, known)
 
 
 def _refuse_read_only(config: TableConfig) -> None:
