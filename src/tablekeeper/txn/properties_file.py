@@ -25,14 +25,21 @@ __all__ = [
 
 PROPERTIES_FILE = ".hoodie/hoodie.properties"
 _BACKUP_FILE = ".hoodie/hoodie.properties.backup"
+_LOOKS = 3
 _COMMENT = "Properties written by tablekeeper"
 
 
 def load_table_config(storage: Storage) -> TableConfig:
-    """The table's configuration; `InvalidRequestError` if there is no table here."""
-    properties = _load(storage, PROPERTIES_FILE)
-    if properties is None:
-        properties = _load(storage, _BACKUP_FILE)
+    """The table's configuration; `InvalidRequestError` if there is no table here.
+
+    A change takes the file away and then its backup, so that a reader can come too early for the one and too late for
+    the other. By then the new file is there: looking again finds it.
+    """
+    properties = None
+    for file in (PROPERTIES_FILE, _BACKUP_FILE) * _LOOKS:
+        properties = _load(storage, file)
+        if properties is not None:
+            break
     if properties is None:
         raise InvalidRequestError(
             f"{storage.spec.uri} is not a Hudi table: it has no {PROPERTIES_FILE}. "
