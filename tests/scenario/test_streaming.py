@@ -115,6 +115,8 @@ def test_a_new_checkpoint_is_a_new_writer_and_starts_from_the_beginning(spark: A
 def test_a_batch_without_rows_is_passed_over(spark: Any, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path)
     stream.add()
+    stream.run()
+    assert stream.batches() == []
     stream.add(("a", 1))
     stream.run()
     assert stream.rows() == [("a", 1)]
