@@ -1,6 +1,6 @@
 """Memory of a merge: 10 % updates into one base file of about 1 GB. The peak of the worker must stay below 1.5 GB.
 
-    python -m bench.memory [--engine local,spark] [--rows 9000000]
+    python -m bench.memory [--engine local,spark] [--rows 20000000]
 
 The table is built first, in a process of its own. The upsert then runs in a fresh process while its memory and
 that of its Python workers is sampled from outside; on the local engine the worker is the process itself, and
@@ -24,7 +24,7 @@ from rich.console import Console
 
 import tablekeeper as tk
 from bench.sampling import MemorySampler
-from bench.workload import generate, load
+from bench.workload import generate
 
 __all__ = ["main"]
 
@@ -33,15 +33,13 @@ LIMIT_BYTES = 1.5 * 1e9
 _OPTIONS = {
     "hoodie.metadata.enable": "false",
     "hoodie.parquet.max.file.size": str(8 * 2**30),
-    "hoodie.bulkinsert.shuffle.parallelism": "1",
-    "tablekeeper.write.task.memory.bytes": str(8 * 2**30),
 }
 
 
 def main() -> int:
     """Build, upsert, sample, report; exit status 1 over the limit."""
     parser = argparse.ArgumentParser(description="Peak memory of merging updates into one large base file.")
-    parser.add_argument("--rows", type=int, default=9_000_000)
+    parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--engine", default="local,spark")
     parser.add_argument("--work", type=Path, default=ROOT / "bench" / "work")
     parser.add_argument("--role", choices=["build", "local", "spark"])
@@ -65,11 +63,13 @@ def _measure(arguments: argparse.Namespace, table: Path) -> int:
         with console.status(f"{engine}: building the base file"):
             _spawn("build", arguments)
         files = list(table.glob("*.parquet"))
+        if len(files) != 1:
+            raise SystemExit(f"the table has {len(files)} base files instead of one")
         with console.status(f"{engine}: merging"):
             peak = _spawn(engine, arguments)
-        figures[engine] = {"base_bytes": files[0].stat().st_size, "files": len(files), **peak}
+        figures[engine] = {"base_bytes": files[0].stat().st_size, **peak}
         console.print(
-            f"{engine}: {len(files)} base file of {figures[engine]['base_bytes'] / 1e9:.2f} GB, "
+            f"{engine}: base file of {figures[engine]['base_bytes'] / 1e9:.2f} GB, "
             f"peak of the largest Python process {peak['worker'] / 1e9:.2f} GB (limit {LIMIT_BYTES / 1e9:.1f} GB)"
         )
     target = ROOT / "bench" / "results" / "memory.json"
@@ -93,7 +93,8 @@ def _spawn(role: str, arguments: argparse.Namespace) -> dict[str, int]:
 
 def _build(data: Path, table: Path) -> None:
     shutil.rmtree(table, ignore_errors=True)
-    base = load(data / "base")
+    # A reader is one source, and one source writes one file as long as it is not full.
+    base = ds.dataset(data / "base", format="parquet").scanner().to_reader()
     tk.Table.create(
         str(table),
         name="memory",
