@@ -104,6 +104,36 @@ def test_columns_added_and_widened_by_us_read_the_same_everywhere(table_type: st
     assert [row["n"] for row in it.agree()] == ["java", "new", None]
 
 
+TOMBSTONES = pa.schema([*SCHEMA, ("_hoodie_is_deleted", pa.bool_())])
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        "5 delete 1",
+        "5 9 delete 1",
+        "5 delete delete dead1",
+        "5 1 delete dead1",
+        "5 dead9 5",
+        "5 dead1 9",
+        "5 dead9 delete 1",
+    ],
+)
+@both_types
+def test_deletes_and_revivals_merge_as_java_merges_them(
+    story: str, table_type: str, spark: Any, tmp_path: Path
+) -> None:
+    it = corner(spark, tmp_path / "t", table_type, schema=TOMBSTONES, ordering="v")
+    it.ours.upsert(rows(("other", "o", 1, False), schema=TOMBSTONES))
+    for word in story.split():
+        if word == "delete":
+            it.ours.delete(rows(("k", "", 0, False), schema=TOMBSTONES))
+        else:
+            deleted, moment = word.startswith("dead"), int(word.removeprefix("dead"))
+            it.ours.upsert(rows(("k", word, moment, deleted), schema=TOMBSTONES))
+    assert {"other"} <= {row["id"] for row in it.agree()} <= {"other", "k"}
+
+
 @both_types
 def test_file_groups_without_rows_are_read_and_filled_again(table_type: str, spark: Any, tmp_path: Path) -> None:
     it = corner(spark, tmp_path / "t", table_type, partition_by=["p"])
