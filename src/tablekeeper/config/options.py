@@ -53,7 +53,7 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         int,
         "Base files below this many bytes take new rows first; 0 turns it off.",
     ),
-    ("hoodie.parquet.block.size", "125829120", int, "Size of a Parquet row group, in bytes of uncompressed data."),
+    ("hoodie.parquet.block.size", "67108864", int, "Size of a Parquet row group, in bytes of uncompressed data."),
     (
         "hoodie.parquet.compression.codec",
         "zstd",

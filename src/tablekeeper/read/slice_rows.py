@@ -76,8 +76,10 @@ def read_slice(task: SliceTask) -> Iterator[pa.RecordBatch]:
 
 def open_base_file(store: StorageHandle, base: BaseFile) -> pq.ParquetFile:
     """Open a base file; damage is reported with the file's name."""
+    # Arrow keeps what it has buffered ahead until the file is closed: worth it where reads are requests over a network.
+    is_local = store.storage.spec.uri.startswith(("file:", "memory:"))
     try:
-        return pq.ParquetFile(store.storage.open_input(base.path), pre_buffer=True)
+        return pq.ParquetFile(store.storage.open_input(base.path), pre_buffer=not is_local)
     except NotFoundError as error:
         raise vanished_file(base.path) from error
     except (pa.ArrowInvalid, OSError) as error:

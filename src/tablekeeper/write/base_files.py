@@ -103,14 +103,15 @@ class BaseFileWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the gathered rows as a row group."""
+        """Write the gathered rows, as one row group or as several where they came in one large piece."""
         if not self._pending:
             return
         rows = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
+        groups = max(1, round(self.pending_bytes / self._context.settings.row_group_bytes))
         self._pending, self.pending_bytes = [], 0
         columns = [self._column(rows, name) for name in self._schema.names]
         table = pa.table(columns, schema=self._schema)
-        self._open(table).write_table(table, row_group_size=table.num_rows)
+        self._open(table).write_table(table, row_group_size=-(-table.num_rows // groups))
 
     def close(self, *, inserts: int, updates: int, deletes: int, previous_commit: str = "null") -> WrittenFile:
         """Finish and publish the file."""

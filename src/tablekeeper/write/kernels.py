@@ -63,7 +63,10 @@ def _load_rows(task: GroupTask) -> pa.Table:
 def _load_source(task: GroupTask, source: RowSource) -> pa.Table:
     rows = load_staged(task.context.store, source.staged)
     if source.positions is not None:
-        rows = rows.take(pa.array(np.frombuffer(source.positions, dtype=np.int32)))
+        positions = np.frombuffer(source.positions, dtype=np.int32)
+        # Positions are distinct and in order: as many as there are rows means all of them, which need no copy.
+        if len(positions) < rows.num_rows:
+            rows = rows.take(pa.array(positions))
     if source.hashes is not None:
         hashes = key_hashes(rows.column(KEY_COLUMN))
         rows = rows.filter(pa.array((hashes >= source.hashes.start) & (hashes < source.hashes.end)))
