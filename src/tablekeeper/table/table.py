@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tablekeeper.config.options import Options
-from tablekeeper.config.table_config import TableConfig
+from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.config.table_properties import new_table_properties
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.engine.protocol import Engine, Frame
@@ -42,9 +42,10 @@ from tablekeeper.table.times import load_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline.transition import create_timeline_directory
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks import LockHolder
-from tablekeeper.txn.properties_file import create_properties, load_table_config, refuse_existing_table
+from tablekeeper.txn.properties_file import PROPERTIES_FILE, create_properties, load_table_config, refuse_existing_table
 from tablekeeper.write.context import avro_schema_json
 from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
 from tablekeeper.write.prepare import load_environment, prepare_write
@@ -111,6 +112,7 @@ class Table:
         refuse_existing_table(storage)
         # Before the table is there: once others can see it, they must find its options too.
         save_writer_options(storage, given)
+        create_timeline_directory(storage, parse_table_config(properties, file=PROPERTIES_FILE).timeline_directory)
         create_properties(storage, properties)
         return cls(storage, chosen, given, runtime=runtime)
 

@@ -13,7 +13,24 @@ from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, St
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.load import instant_path, load_instant_files
 
-__all__ = ["complete_instant", "create_requested", "remove_instant_files", "start_inflight", "unpublish_instant"]
+__all__ = [
+    "complete_instant",
+    "create_requested",
+    "create_timeline_directory",
+    "remove_instant_files",
+    "start_inflight",
+    "unpublish_instant",
+]
+
+
+def create_timeline_directory(storage: Storage, directory: str) -> None:
+    """Make the empty directory of a new table's timeline: Java lists it before its first commit and fails without one.
+
+    Stores that have no directories keep nothing of it.
+    """
+    mark = f"{directory}/.new"
+    storage.put(mark, b"")
+    storage.delete(mark)
 
 
 def create_requested(
