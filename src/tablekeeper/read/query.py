@@ -38,7 +38,6 @@ __all__ = [
     "partition_pruner",
     "plan_slice_tasks",
     "read_rows",
-    "read_schema",
     "read_tasks",
     "refuse_bad_query",
 ]
@@ -168,11 +167,6 @@ def plan_slice_tasks(query: Query, slices: Sequence[FileSlice]) -> list[SliceTas
 def load_slice_tasks(query: Query) -> list[SliceTask]:
     """The whole query as tasks for `read_slice`, for those who run them in workers of their own."""
     return plan_slice_tasks(query, _as_mode_says(query, load_query_snapshot(query).latest))
-
-
-def read_schema(query: Query) -> pa.Schema:
-    """Columns that reading gives."""
-    return query.output
 
 
 def _as_mode_says(query: Query, slices: Sequence[FileSlice]) -> Sequence[FileSlice]:

@@ -54,9 +54,6 @@ class Snapshot:
         """The newest slice of each file group, by partition and file id."""
         return tuple(slices[0] for slices in self.groups.values())
 
-    def latest_in(self, partition: str) -> tuple[FileSlice, ...]:
-        return tuple(s for s in self.latest if s.group.partition == partition)
-
 
 def load_partitions(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime) -> list[str]:
     """All partition paths of the table, sorted; `[""]` if it has none."""

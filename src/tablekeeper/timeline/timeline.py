@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime
 
 __all__ = ["Timeline", "latest_states"]
 
@@ -107,10 +107,6 @@ class Timeline:
 
     def is_completed(self, requested_at: RequestedTime) -> bool:
         return requested_at in self._completions or self.is_archived(requested_at)
-
-    def with_state(self, state: State, *actions: Action) -> tuple[Instant, ...]:
-        """Instants in `state`, of the given actions if any are given."""
-        return tuple(i for i in self.instants if i.state is state and (not actions or i.action in actions))
 
     @cached_property
     def newest_time(self) -> str:
