@@ -17,6 +17,8 @@ __all__ = [
     "InvalidRequestError",
     "LockNotAcquiredError",
     "NotFoundError",
+    "PlanCancelledError",
+    "PlanHeldError",
     "StorageError",
     "TablekeeperError",
     "UnsupportedFeatureError",
@@ -91,6 +93,24 @@ class CommitOutcomeUnknownError(TablekeeperError):
 
 class LockNotAcquiredError(TablekeeperError):
     """The table lock was not free within the time allowed: try again, or see who holds it."""
+
+
+class PlanHeldError(TablekeeperError):
+    """Another process is at work on the plan: leave it to that one, or try again once its heartbeat has lapsed."""
+
+    def __init__(self, message: str, *, instant: str, heartbeat_age_s: float) -> None:
+        super().__init__(message)
+        self.instant = instant
+        self.heartbeat_age_s = heartbeat_age_s
+
+
+class PlanCancelledError(TablekeeperError):
+    """The plan was called off while, or before, it was carried out: do not try it again."""
+
+    def __init__(self, message: str, *, instant: str, reason: str) -> None:
+        super().__init__(message)
+        self.instant = instant
+        self.reason = reason
 
 
 def _restore(kind: type[TablekeeperError], args: tuple[Any, ...], fields: dict[str, Any]) -> TablekeeperError:

@@ -1,0 +1,275 @@
+"""Values that all table services share: what a plan holds, what was left out of it and why, and what became of it.
+
+A plan is a list of `Work`: file slices that are rewritten together. Compaction and log compaction have one slice each,
+clustering has many. Which slices, the strategy decides; how they are rewritten, the service; everything else about a
+plan (publishing it, guarding it, retrying or giving it up) is the same for all and lives in `lifecycle.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.engine.protocol import Engine
+from tablekeeper.format.plans.strategy import Strategy
+from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation, RequestedTime
+from tablekeeper.snapshot.snapshot import Snapshot
+from tablekeeper.txn.cancel_requests import CancelWatch
+from tablekeeper.txn.candidates import CANCELLABLE_KEY
+from tablekeeper.txn.conflict import WriteKind
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.results import WrittenFile
+
+__all__ = [
+    "Attempt",
+    "Draft",
+    "LeftOut",
+    "PartitionChoice",
+    "Plan",
+    "PlanFlags",
+    "Rewritten",
+    "Service",
+    "ServiceKind",
+    "ServiceResult",
+    "Work",
+]
+
+_MUTABLE_KEY = "tablekeeper.mutable"
+_CANCEL_AFTER_KEY = "tablekeeper.cancel.after.s"
+_OWNER_KEY = "tablekeeper.scheduled.by"
+
+
+class ServiceKind(enum.Enum):
+    """The services whose plans rewrite file slices; the value is what people call them."""
+
+    COMPACTION = "compaction"
+    LOG_COMPACTION = "log compaction"
+    CLUSTERING = "clustering"
+
+    @property
+    def action(self) -> Action:
+        return _ACTIONS[self]
+
+    @property
+    def operation(self) -> Operation:
+        """The word in the metadata of the completed commit."""
+        return _OPERATIONS[self]
+
+    @property
+    def write_kind(self) -> WriteKind:
+        """What conflict detection takes it for."""
+        return WriteKind(self.value)
+
+
+_ACTIONS = {
+    ServiceKind.COMPACTION: Action.COMPACTION,
+    ServiceKind.LOG_COMPACTION: Action.LOG_COMPACTION,
+    ServiceKind.CLUSTERING: Action.CLUSTERING,
+}
+_OPERATIONS = {
+    ServiceKind.COMPACTION: Operation.COMPACT,
+    ServiceKind.LOG_COMPACTION: Operation.LOG_COMPACT,
+    ServiceKind.CLUSTERING: Operation.CLUSTER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFlags:
+    """How a plan may end, kept in its extra metadata, where Java ignores and keeps it.
+
+    `mutable`: a failed attempt takes the plan with it. `cancellable`: the plan yields to ingestion, and may be called
+    off. `cancel_after_s`: it is called off by itself once it is that old and nobody is at work on it.
+    """
+
+    mutable: bool = False
+    cancellable: bool = False
+    cancel_after_s: int | None = None
+    scheduled_by: str = ""
+
+    @property
+    def can_be_removed(self) -> bool:
+        """Whether the plan may leave the timeline without having been carried out."""
+        return self.mutable or self.cancellable
+
+    def to_metadata(self) -> dict[str, str]:
+        entries = {
+            CANCELLABLE_KEY: "true" if self.cancellable else "",
+            _MUTABLE_KEY: "true" if self.mutable else "",
+            _CANCEL_AFTER_KEY: "" if self.cancel_after_s is None else str(self.cancel_after_s),
+            _OWNER_KEY: self.scheduled_by,
+        }
+        return {key: value for key, value in entries.items() if value}
+
+    @classmethod
+    def from_metadata(cls, extra: Mapping[str, str]) -> PlanFlags:
+        after = extra.get(_CANCEL_AFTER_KEY, "")
+        return cls(
+            mutable=extra.get(_MUTABLE_KEY) == "true",
+            cancellable=extra.get(CANCELLABLE_KEY) == "true",
+            cancel_after_s=int(after) if after.isascii() and after.isdigit() else None,
+            scheduled_by=extra.get(_OWNER_KEY, ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Slices rewritten together. `outputs` is how many new file groups a clustering makes of them."""
+
+    slices: tuple[FileSlice, ...]
+    outputs: int = 1
+
+    @property
+    def file_groups(self) -> frozenset[FileGroupId]:
+        return frozenset(each.group for each in self.slices)
+
+    @property
+    def partition(self) -> str:
+        return self.slices[0].group.partition
+
+    @property
+    def size(self) -> int:
+        """Bytes to be read."""
+        return sum(each.size for each in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a plan does not do, and why. `comes_back`: the partition is recorded as missing for the next plan."""
+
+    partition: str
+    reason: str
+    file_groups: int = 0
+    bytes: int = 0
+    comes_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChoice:
+    """What a strategy makes of the partitions that may need work."""
+
+    chosen: tuple[str, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan before it is published: what would be done, and what would be left out and why."""
+
+    work: tuple[Work, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Partitions to look at again next time, sorted."""
+        return tuple(sorted({each.partition for each in self.left_out if each.comes_back}))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan as it stands on the timeline, whoever made it."""
+
+    work: tuple[Work, ...]
+    flags: PlanFlags = PlanFlags()
+    missing: tuple[str, ...] = ()
+    strategy: Strategy | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    preserves_metadata: bool = True
+
+    @property
+    def file_groups(self) -> frozenset[FileGroupId]:
+        return frozenset(group for each in self.work for group in each.file_groups)
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.work)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution of a plan: what the data work needs. `context.instant` is the plan's requested time.
+
+    `watch` goes into the tasks: kernels call `watch.check()` before each row group or so.
+    """
+
+    engine: Engine
+    context: WriteContext
+    config: TableConfig
+    watch: CancelWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What the data work brought back. `replaced` file groups are hidden from the commit on; None if none are."""
+
+    files: tuple[WrittenFile, ...]
+    replaced: Mapping[str, tuple[str, ...]] | None = None
+
+
+class Service(Protocol):
+    """What differs between the kinds of plans. Strategies and settings are inside; nothing here touches the timeline."""
+
+    @property
+    def kind(self) -> ServiceKind: ...
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        """Which of these partitions to look into. Pure."""
+        ...
+
+    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
+        """What to rewrite of the partitions in `snapshot`, leaving alone the groups that others plan to. Pure."""
+        ...
+
+    def encode(self, plan: Plan) -> bytes:
+        """Contents of the requested file. Strategy and its parameters are the service's own where `plan` has none."""
+        ...
+
+    def decode(self, content: bytes, *, file: str) -> Plan:
+        """A plan of this kind, ours or Java's."""
+        ...
+
+    def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
+        """Do the data work through the engine. May run again after a failure; files have names of their own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceResult:
+    """Outcome of an execution. `outcome` is "completed", or "already completed" if somebody else did it before."""
+
+    instant: RequestedTime
+    service: str
+    outcome: str
+    completed_at: CompletionTime | None = None
+    file_groups: int = 0
+    files: tuple[str, ...] = ()
+    rows: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+    lock_held_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instant": self.instant.value,
+            "service": self.service,
+            "outcome": self.outcome,
+            "completed_at": self.completed_at.value if self.completed_at is not None else None,
+            "file_groups": self.file_groups,
+            "files": list(self.files),
+            "rows": self.rows,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "seconds": round(self.seconds, 3),
+            "lock_held_s": round(self.lock_held_s, 3),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.service} {self.instant} {self.outcome}: {self.file_groups} file groups, {self.rows:,} rows, "
+            f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, {self.seconds:.2f} s"
+        )
