@@ -18,22 +18,23 @@ out about the rest.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from tablekeeper.config.lock_settings import LockSettings
 from tablekeeper.model import join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
+from tablekeeper.txn.locks.claim import LockRecord, Owner
 from tablekeeper.txn.locks.leased import LeasedLock
-from tablekeeper.txn.locks.processes import LinuxProcesses, Processes, ProcessId
+from tablekeeper.txn.locks.processes import Processes
 from tablekeeper.txn.locks.protocol import LockHolder
-from tablekeeper.txn.locks.renewed import CLOCK_DRIFT_MS, LeaseTerms, LockObject
+from tablekeeper.txn.locks.renewed import LeaseTerms
 from tablekeeper.txn.locks.waiting import Pace
 
 __all__ = ["FileSystemLock"]
 
 _FILE_NAME = "lock"
 _SIGNATURE = "tablekeeper"
+_NO_NAME = "a writer that left no name, such as Java Hudi"
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.05
 _CONFIRM_AFTER_S = 0.03
@@ -51,16 +52,17 @@ class FileSystemLock(LeasedLock):
         directory: str = ".hoodie",
         processes: Processes | None = None,
     ) -> None:
-        self._processes = processes or LinuxProcesses()
         self._expire_ms = settings.file_system_expire_minutes * 60_000
         # A peer with the expiry configured breaks a lock that is older, so that the lease may not be longer.
         validity_s = min(settings.validity_s, self._expire_ms / 1000 or settings.validity_s)
         super().__init__(
             storage,
             path=join_path(directory, _FILE_NAME),
+            lock_format=_LockFile(),
             terms=LeaseTerms(validity_s, min(settings.renew_interval_s, validity_s / 10)),
             pace=Pace(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, settings.pause_ms / 1000)),
             runtime=runtime,
+            processes=processes,
         )
 
     def describe(self) -> LockHolder | None:
@@ -68,96 +70,42 @@ class FileSystemLock(LeasedLock):
         info = self._storage.stat(self._path)
         if current is None or info is None:
             return None
-        record = _decode(current.data)
-        since_ms = info.modified_ms if record is None else record.acquired_at_ms
-        return LockHolder(
-            lock=self.name,
-            owner="a writer that left no name, such as Java Hudi" if record is None else record.owner,
-            age_s=max(0, self._runtime.clock.now_ms() - since_ms) / 1000,
-            since_ms=since_ms,
-            is_lapsed=self._is_free(current),
-            detail=_foreign_detail(current.data) if record is None else str(record.process),
-        )
-
-    def _claim(self) -> LockObject:
-        return _Claim(
-            storage=self._storage,
-            path=self._path,
-            name=self.name,
-            owner=self._runtime.ids.uuid(),
-            process=self._processes.me(),
-            acquired_at_ms=self._runtime.clock.now_ms(),
-        )
+        record = self._format.decode(current.data)
+        owner = Owner(_NO_NAME, acquired_at_ms=info.modified_ms) if record is None else record.owner
+        detail = _foreign_detail(current.data) if record is None else str(owner.process)
+        return self._holder(owner, is_lapsed=self._is_free(current), detail=detail)
 
     def _is_free(self, current: VersionedBytes) -> bool:
-        now_ms = self._runtime.clock.now_ms()
-        record = _decode(current.data)
-        if record is not None and (
-            now_ms > record.valid_until_ms + CLOCK_DRIFT_MS or self._processes.is_dead(record.process)
-        ):
+        record = self._format.decode(current.data)
+        if record is not None and self._is_lapsed(record):
             return True
         info = self._storage.stat(self._path) if self._expire_ms else None
-        return info is not None and now_ms - info.modified_ms > self._expire_ms
+        return info is not None and self._runtime.clock.now_ms() - info.modified_ms > self._expire_ms
 
     def _confirmation_s(self, seen: VersionedBytes | None) -> float:
-        return 0.0 if seen is None or _decode(seen.data) is not None else _CONFIRM_AFTER_S
+        return 0.0 if seen is None or self._format.decode(seen.data) is not None else _CONFIRM_AFTER_S
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """Content of a lock file of ours."""
+class _LockFile:
+    """The content of a lock file of ours, and its end."""
 
-    owner: str
-    process: ProcessId
-    acquired_at_ms: int
-    valid_until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """The lock file as one owner writes it."""
-
-    storage: Storage
-    path: str
-    name: str
-    owner: str
-    process: ProcessId
-    acquired_at_ms: int
-
-    def encode(self, *, valid_until_ms: int) -> bytes:
-        fields = {
-            "by": _SIGNATURE,
-            "owner": self.owner,
-            "process": self.process.to_json(),
-            "acquiredAt": self.acquired_at_ms,
-            "validUntil": valid_until_ms,
-        }
+    def encode(self, record: LockRecord) -> bytes:
+        fields = {"by": _SIGNATURE, **record.owner.to_json(), "validUntil": record.valid_until_ms}
         return json.dumps(fields).encode()
 
-    def is_mine(self, data: bytes) -> bool:
-        record = _decode(data)
-        return record is not None and record.owner == self.owner
-
-    def free(self, version: str) -> None:
-        current = self.storage.read_versioned(self.path)
-        if current is not None and self.is_mine(current.data):
-            self.storage.delete(self.path)
-
-
-def _decode(data: bytes) -> _Record | None:
-    """The record, None if the content is not ours: then it is somebody's lock, whatever it says."""
-    try:
-        fields = json.loads(data)
-        if fields["by"] != _SIGNATURE:
+    def decode(self, data: bytes) -> LockRecord | None:
+        """The record, None if the content is not ours: then it is somebody's lock, whatever it says."""
+        try:
+            fields = json.loads(data)
+            if fields["by"] != _SIGNATURE:
+                return None
+            return LockRecord(Owner.from_json(fields), valid_until_ms=int(fields["validUntil"]))
+        except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        return _Record(
-            owner=str(fields["owner"]),
-            process=ProcessId.from_json(fields["process"]),
-            acquired_at_ms=int(fields["acquiredAt"]),
-            valid_until_ms=int(fields["validUntil"]),
-        )
-    except (ValueError, TypeError, KeyError):
-        return None
+
+    def give_back(self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord) -> None:
+        del current, freed
+        storage.delete(path)
 
 
 def _foreign_detail(data: bytes) -> str:

@@ -6,11 +6,8 @@ other. It protects against nothing outside the process. A lease of it never laps
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
-from tablekeeper.errors import FencedError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.txn.locks.held import HeldLease
 from tablekeeper.txn.locks.protocol import LockHolder
 from tablekeeper.txn.locks.waiting import Pace, wait_for
 
@@ -78,33 +75,18 @@ class InProcessLock:
         return lease if _REGISTRY.claim(self._uri, lease) else None
 
 
-class _InProcessLease:
+class _InProcessLease(HeldLease):
     def __init__(self, uri: str, *, runtime: Runtime) -> None:
+        super().__init__(uri, acquired_s=runtime.clock.monotonic_s(), clock=runtime.clock)
         self.owner = runtime.ids.uuid()
         self.since_ms = runtime.clock.now_ms()
-        self._uri = uri
-        self._clock = runtime.clock
-        self._acquired_s = runtime.clock.monotonic_s()
-        self._released_s: float | None = None
-
-    @property
-    def held_s(self) -> float:
-        until_s = self._clock.monotonic_s() if self._released_s is None else self._released_s
-        return until_s - self._acquired_s
 
     def check(self) -> None:
-        if _REGISTRY.holder(self._uri) is not self:
-            raise FencedError(f"{self._uri}: the lock was released before the work under it ended. Start again.")
+        self._refuse_if_over()
 
     def release(self) -> None:
-        if self._released_s is None:
-            self._released_s = self._clock.monotonic_s()
-            _REGISTRY.drop(self._uri, self)
+        if self._end():
+            _REGISTRY.drop(self._name, self)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+    def _loss(self) -> str | None:
+        return None if _REGISTRY.holder(self._name) is self else "another thread has taken the lock over"

@@ -15,46 +15,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
 
-from tablekeeper.errors import FencedError, StorageError
+from tablekeeper.errors import StorageError
 from tablekeeper.runtime import Runtime
-from tablekeeper.storage.protocol import Storage
+from tablekeeper.txn.locks.claim import Claim
+from tablekeeper.txn.locks.held import HeldLease
 
-__all__ = ["CLOCK_DRIFT_MS", "LeaseTerms", "LockObject", "RenewedLease"]
+__all__ = ["CLOCK_DRIFT_MS", "LeaseTerms", "RenewedLease"]
 
 CLOCK_DRIFT_MS = 500
 """How far clocks of two writers may be apart before a lease is taken for lapsed; Java allows as much."""
 
 _LOG = logging.getLogger(__name__)
 _RESERVE = 0.1
-
-
-class LockObject(Protocol):
-    """The object behind a lock, for one owner."""
-
-    @property
-    def name(self) -> str:
-        """What to call the lock in messages."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """Where it is in the store."""
-        ...
-
-    def encode(self, *, valid_until_ms: int) -> bytes:
-        """Content that says: this owner holds the lock until then."""
-        ...
-
-    def is_mine(self, data: bytes) -> bool:
-        """True if this content says that this owner holds the lock."""
-        ...
-
-    def free(self, version: str) -> None:
-        """Give the lock back, if it is still this owner's."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,57 +38,50 @@ class LeaseTerms:
     renew_interval_s: float
 
 
-class RenewedLease:
+class RenewedLease(HeldLease):
     """The lock while held; renewed in the background until it is released."""
 
     def __init__(
         self,
-        lock: LockObject,
+        name: str,
+        claim: Claim,
         *,
-        storage: Storage,
         version: str,
         started_s: float,
         started_ms: int,
         terms: LeaseTerms,
         runtime: Runtime,
     ) -> None:
-        self._lock = lock
-        self._storage = storage
+        super().__init__(name, acquired_s=started_s, clock=runtime.clock)
+        self._claim = claim
+        self._storage = claim.storage
         self._version = version
         self._terms = terms
-        self._clock = runtime.clock
         self._mutex = runtime.threads.lock()
-        self._acquired_s = started_s
         self._good_from_s = started_s
         self._good_from_ms = started_ms
-        self._released_s: float | None = None
         self._lost: str | None = None
         self._renewal = runtime.threads.every(terms.renew_interval_s, self.renew, name="tablekeeper-lock-renewal")
-
-    @property
-    def held_s(self) -> float:
-        until_s = self._clock.monotonic_s() if self._released_s is None else self._released_s
-        return until_s - self._acquired_s
 
     def check(self) -> None:
         with self._mutex:
             self._refuse_if_over()
-            current = self._storage.read_versioned(self._lock.path)
+            current = self._storage.read_versioned(self._claim.path)
             if current is None:
                 self._lost = "the lock was removed while it was held"
-            elif not self._lock.is_mine(current.data):
+            elif not self._claim.is_mine(current.data):
                 self._lost = "another writer has taken the lock over"
             self._refuse_if_over()
 
     def renew(self) -> None:
         """Extend the lease. Faults of the store are borne until the lease is over: the next renewal may succeed."""
         with self._mutex:
-            if self._released_s is not None or self._over() is not None:
+            if self._over() is not None:
                 return
             try:
                 self._extend()
             except StorageError as error:
-                _LOG.warning("%s: the lock could not be renewed and will be tried again: %s", self._lock.name, error)
+                _LOG.warning("%s: the lock could not be renewed and will be tried again: %s", self._name, error)
 
     def release(self) -> None:
         self._free()
@@ -124,34 +90,16 @@ class RenewedLease:
 
     def _free(self) -> None:
         with self._mutex:
-            if self._released_s is not None:
+            if not self._end():
                 return
-            self._released_s = self._clock.monotonic_s()
             try:
                 # A lapsed lease may be about to be taken over: only who still wins a conditional write may free it.
                 if self._lost is None and (self._remaining_s() > 0 or self._extend()):
-                    self._lock.free(self._version)
+                    self._claim.free()
             except StorageError as error:
-                _LOG.warning("%s: the lock was not freed and will lapse by itself: %s", self._lock.name, error)
+                _LOG.warning("%s: the lock was not freed and will lapse by itself: %s", self._name, error)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def _refuse_if_over(self) -> None:
-        reason = self._over()
-        if reason is not None:
-            raise FencedError(
-                f"{self._lock.name}: {reason}. Nothing was published under it; reload the table and start again."
-            )
-
-    def _over(self) -> str | None:
-        if self._released_s is not None:
-            return "the lock was released before the work under it ended"
+    def _loss(self) -> str | None:
         if self._lost is None and self._remaining_s() <= 0:
             self._lost = f"the lock was not renewed within its {self._terms.validity_s:g} s, another writer may hold it"
         return self._lost
@@ -163,8 +111,8 @@ class RenewedLease:
 
     def _extend(self) -> bool:
         started_s, started_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        data = self._lock.encode(valid_until_ms=started_ms + int(self._terms.validity_s * 1000))
-        version = self._storage.replace(self._lock.path, data, version=self._version)
+        data = self._claim.encode(valid_until_ms=started_ms + int(self._terms.validity_s * 1000))
+        version = self._storage.replace(self._claim.path, data, version=self._version)
         if version is None:
             version = self._recover(data)
         if version is None:
@@ -176,7 +124,7 @@ class RenewedLease:
 
     def _recover(self, data: bytes) -> str | None:
         """After a refused write: if an earlier one of ours had landed unanswered, write on top of that."""
-        current = self._storage.read_versioned(self._lock.path)
-        if current is None or not self._lock.is_mine(current.data):
+        current = self._storage.read_versioned(self._claim.path)
+        if current is None or not self._claim.is_mine(current.data):
             return None
-        return self._storage.replace(self._lock.path, data, version=current.version)
+        return self._storage.replace(self._claim.path, data, version=current.version)
