@@ -24,7 +24,7 @@ from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule, Winners, co
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.storage.handle import StorageHandle
 
-__all__ = ["SliceTask", "open_base_file", "read_row_group", "read_slice"]
+__all__ = ["SliceMerge", "SliceTask", "open_base_file", "read_row_group", "read_slice"]
 
 _COMMIT_TIME = "_hoodie_commit_time"
 _MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
@@ -52,26 +52,103 @@ class SliceTask:
 
 def read_slice(task: SliceTask) -> Iterator[pa.RecordBatch]:
     """All rows of the slice that match, in batches of `task.output`."""
-    needed = _needed_schema(task)
-    winners = None
-    if task.file_slice.logs:
+    for rows in SliceMerge(task).rows():
+        yield from _finish(task, rows)
+
+
+class SliceMerge:
+    """The rows of one slice, once, before they are filtered; and what the logs did to them, once all were taken.
+
+    `added` rows are new to the base file, `updated` ones replace a row of it, `removed` ones were in it.
+    """
+
+    def __init__(self, task: SliceTask) -> None:
+        self.added = 0
+        self.updated = 0
+        self.removed = 0
+        self._task = task
+        self._needed = _needed_schema(task)
+        self._changes: list[Change] = []
+        self._winners: Winners | None = None
+        if task.file_slice.logs:
+            self._load_changes()
+        base = task.file_slice.base
+        self._file = open_base_file(task.store, base) if base is not None else None
+
+    @property
+    def most_rows(self) -> int:
+        """The slice has no more rows than this."""
+        base = self._file.metadata.num_rows if self._file is not None else 0
+        added = len(self._winners) if self._winners is not None else sum(map(_change_count, self._changes))
+        return int(base + added)
+
+    def rows(self) -> Iterator[pa.Table]:
+        """Row group by row group, the added rows last. The columns are at least those of the output."""
+        try:
+            if self._changes:
+                yield self._fold()
+                return
+            for rows in self._base_rows(self._task):
+                yield rows if self._winners is None else self._winners.apply(rows)
+            if self._winners is not None:
+                fresh = self._winners.unseen()
+                self._count(self._winners, fresh)
+                yield fresh
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def _load_changes(self) -> None:
+        task = self._task
         changes = load_changes(
             task.store.storage,
             task.file_slice.logs,
-            schema=needed,
+            schema=self._needed,
             rule=task.rule,
             key=task.key,
             visibility=task.visibility,
         )
         if any(isinstance(change, PartialRows) for change in changes):
-            yield from _finish(task, _fold_changes(task, changes, needed))
+            self._changes = changes
+        else:
+            self._winners = collapse(changes, task.rule, schema=self._needed)
+
+    def _base_rows(self, task: SliceTask) -> Iterator[pa.Table]:
+        file, base, needed = self._file, task.file_slice.base, self._needed
+        if file is None or base is None:
             return
-        winners = collapse(changes, task.rule, schema=needed)
-    if task.file_slice.base is not None:
-        for rows in _base_rows(task, task.file_slice.base, needed, winners):
-            yield from _finish(task, rows if winners is None else winners.apply(rows))
-    if winners is not None:
-        yield from _finish(task, winners.unseen())
+        stored = set(file.schema_arrow.names)
+        columns = [name for name in needed.names if name in stored]
+        for group in range(file.num_row_groups):
+            if _is_skipped(task, file, group, needed, self._winners):
+                continue
+            rows = read_row_group(file, group, columns=columns, file=base.path)
+            yield conform(_with_extra_columns(task, rows, needed), needed)
+
+    def _fold(self) -> pa.Table:
+        """All rows of a slice with partial updates, which build on the version before them: change after change."""
+        task, needed = self._task, self._needed
+        # No row group may be skipped: an update may make a row match that did not.
+        parts = list(self._base_rows(replace(task, predicate=None)))
+        rows = pa.concat_tables([needed.empty_table(), *parts])
+        for change in self._changes:
+            content = change.rows if isinstance(change, PartialRows) else change
+            schema = needed if isinstance(content, Deletes) else content.schema
+            winners = collapse([content], task.rule, schema=schema)
+            if winners.has_deletes and task.rule.by_event_time and not _is_by_commit_time(content):
+                raise UnsupportedFeatureError(
+                    f"file group {task.file_slice.group} has deletes with ordering values beside partial updates in "
+                    "its logs, which are not merged here. Compact the table with Java Hudi first."
+                )
+            applied, fresh = winners.apply(rows), conform(winners.unseen(), needed)
+            self._count(winners, fresh)
+            rows = pa.concat_tables([applied, fresh])
+        return rows
+
+    def _count(self, winners: Winners, fresh: pa.Table) -> None:
+        self.added += fresh.num_rows
+        self.updated += winners.updated
+        self.removed += winners.removed
 
 
 def open_base_file(store: StorageHandle, base: BaseFile) -> pq.ParquetFile:
@@ -112,42 +189,13 @@ def _needed_schema(task: SliceTask) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _fold_changes(task: SliceTask, changes: list[Change], needed: pa.Schema) -> pa.Table:
-    """All rows of a slice with partial updates, which build on the version before them: change after change."""
-    base = task.file_slice.base
-    # No row group may be skipped: an update may make a row match that did not.
-    unfiltered = replace(task, predicate=None)
-    parts = [] if base is None else list(_base_rows(unfiltered, base, needed, None))
-    rows = pa.concat_tables([needed.empty_table(), *parts])
-    for change in changes:
-        content = change.rows if isinstance(change, PartialRows) else change
-        schema = needed if isinstance(content, Deletes) else content.schema
-        winners = collapse([content], task.rule, schema=schema)
-        if winners.has_deletes and task.rule.by_event_time and not _is_by_commit_time(content):
-            raise UnsupportedFeatureError(
-                f"file group {task.file_slice.group} has deletes with ordering values beside partial updates in its "
-                "logs, which are not merged here. Compact the table with Java Hudi first."
-            )
-        rows = pa.concat_tables([winners.apply(rows), conform(winners.unseen(), needed)])
-    return rows
-
-
 def _is_by_commit_time(change: pa.Table | Deletes) -> bool:
     return isinstance(change, Deletes) and change.ordering is None
 
 
-def _base_rows(task: SliceTask, base: BaseFile, needed: pa.Schema, winners: Winners | None) -> Iterator[pa.Table]:
-    file = open_base_file(task.store, base)
-    try:
-        stored = set(file.schema_arrow.names)
-        columns = [name for name in needed.names if name in stored]
-        for group in range(file.num_row_groups):
-            if _is_skipped(task, file, group, needed, winners):
-                continue
-            rows = read_row_group(file, group, columns=columns, file=base.path)
-            yield conform(_with_extra_columns(task, rows, needed), needed)
-    finally:
-        file.close()
+def _change_count(change: Change) -> int:
+    content = change.rows if isinstance(change, PartialRows) else change
+    return len(content.keys) if isinstance(content, Deletes) else int(content.num_rows)
 
 
 def _is_skipped(task: SliceTask, file: pq.ParquetFile, group: int, needed: pa.Schema, winners: Winners | None) -> bool:

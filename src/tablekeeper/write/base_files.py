@@ -36,8 +36,9 @@ class BaseFileWriter:
     """One base file of one file group. Leaving the `with` block by an exception publishes nothing.
 
     Rows are gathered until they fill a row group. Meta columns with one value for the whole file (its name, its
-    partition, and in a new file the commit time) are added here, as dictionaries of one entry. With
-    `expected_rows` the bloom filter grows along; without, keys are kept until their number is known.
+    partition, and in a new file the commit time, unless it `keeps_commit_times` of rows that were written before) are
+    added here, as dictionaries of one entry. With `expected_rows` the bloom filter grows along; without, keys are kept
+    until their number is known.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class BaseFileWriter:
         task: int,
         replaces: str | None = None,
         expected_rows: int | None = None,
+        keeps_commit_times: bool = False,
     ) -> None:
         self.group = group
         self.name = encode_base_name(
@@ -60,7 +62,7 @@ class BaseFileWriter:
         self._pending: list[pa.Table] = []
         self._path = join_path(group.partition, self.name)
         self._constants = {_PARTITION_PATH: group.partition, _FILE_NAME: self.name}
-        if replaces is None:
+        if replaces is None and not keeps_commit_times:
             self._constants[_COMMIT_TIME] = context.instant
         self._schema = _with_constants(context.file_schema, self._constants)
         self._min_key: str | None = None

@@ -1,0 +1,66 @@
+"""Compaction: the log files of file slices are merged into new base files, one piece of work a slice.
+
+Which slices, the strategy decides. A slice without logs needs no compaction, and a log that is not committed is not in
+the snapshot that plans are made from: whatever completes later lies on top of the new base file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tablekeeper.format.plans.strategy import Strategy
+from tablekeeper.model import FileGroupId, FileSlice
+from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
+from tablekeeper.services.compaction_plans import decode_slice_plan, encode_slice_plan
+from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.snapshot.snapshot import Snapshot
+
+__all__ = ["Compaction", "SliceStrategy"]
+
+
+class SliceStrategy(Protocol):
+    """Chooses partitions, and slices in them. Pure."""
+
+    @property
+    def class_name(self) -> str:
+        """How Java calls the strategy."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, str]: ...
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice: ...
+
+    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft: ...
+
+
+class Compaction:
+    """The service."""
+
+    kind = ServiceKind.COMPACTION
+
+    def __init__(self, strategy: SliceStrategy) -> None:
+        self._strategy = strategy
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        return self._strategy.choose_partitions(partitions)
+
+    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
+        return self._strategy.plan([each for each in snapshot.latest if each.logs], busy=busy)
+
+    def encode(self, plan: Plan) -> bytes:
+        strategy = Strategy(self._strategy.class_name, dict(self._strategy.params))
+        return encode_slice_plan(plan, strategy=strategy)
+
+    def decode(self, content: bytes, *, file: str) -> Plan:
+        return decode_slice_plan(content, file=file)
+
+    def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
+        slices = [file_slice for work in plan.work for file_slice in work.slices]
+        tasks = [
+            CompactionTask(attempt.context, file_slice, number, attempt.watch)
+            for number, file_slice in enumerate(slices)
+        ]
+        weights = [float(file_slice.size) for file_slice in slices]
+        return Rewritten(tuple(attempt.engine.run(compact_slice, tasks, label="compact", weights=weights)))

@@ -1,0 +1,73 @@
+"""The kernel of compaction: one slice becomes the next base file of its file group.
+
+The rows are those that a snapshot read of the slice gives, by the same code. Each keeps its commit time, sequence
+number and key; only the partition and the file name are written anew. The file has the table's latest schema. A slice
+whose rows were all deleted becomes a file without rows, as in Java: without it the slice would still be read.
+
+The file is written one row group at a time, so that memory is bounded by a row group and the slice's changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tablekeeper.model import FileSlice
+from tablekeeper.read.slice_rows import SliceMerge, SliceTask
+from tablekeeper.txn.cancel_requests import CancelWatch
+from tablekeeper.write.base_files import BaseFileWriter
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.results import WrittenFile
+
+__all__ = ["CompactionTask", "compact_slice"]
+
+# The writer fills these with the new file's own values.
+_REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
+
+
+@dataclass(frozen=True)
+class CompactionTask:
+    """Rewrite one slice. `number` goes into the name of the new file."""
+
+    context: WriteContext
+    file_slice: FileSlice
+    number: int
+    watch: CancelWatch
+
+
+def compact_slice(task: CompactionTask) -> WrittenFile:
+    """Kernel: write the next base file of the slice's file group."""
+    task.watch.check()
+    context, file_slice, base = task.context, task.file_slice, task.file_slice.base
+    merge = SliceMerge(_read_task(task))
+    with BaseFileWriter(
+        context,
+        file_slice.group,
+        task=task.number,
+        replaces=base.name if base is not None else None,
+        expected_rows=merge.most_rows,
+        keeps_commit_times=True,
+    ) as writer:
+        for rows in merge.rows():
+            task.watch.check()
+            writer.write(rows)
+        return writer.close(
+            inserts=merge.added,
+            updates=merge.updated,
+            deletes=merge.removed,
+            previous_commit=base.instant.value if base is not None else "null",
+        )
+
+
+def _read_task(task: CompactionTask) -> SliceTask:
+    context = task.context
+    kept = pa.schema([field for field in context.file_schema if field.name not in _REWRITTEN_COLUMNS])
+    return SliceTask(
+        store=context.store,
+        file_slice=task.file_slice,
+        schema=kept,
+        output=kept,
+        rule=context.rule,
+        key=context.key,
+    )
