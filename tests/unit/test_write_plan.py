@@ -16,7 +16,15 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
 from tablekeeper.write.kernels import GroupTask, _load_rows
-from tablekeeper.write.plan import GroupWork, PartitionRows, WorkKind, plan_buckets, plan_partition
+from tablekeeper.write.plan import (
+    GroupWork,
+    OwnBuckets,
+    PartitionRows,
+    SharedBuckets,
+    WorkKind,
+    plan_buckets,
+    plan_partition,
+)
 from tablekeeper.write.staging import HASH_SPACE, StagedBatch, key_hashes, load_staged, stage_rows
 from tablekeeper.write.tagging import Tagged
 from tests.support.fake_runtime import FakeIds
@@ -123,13 +131,29 @@ def test_a_bucket_is_the_group_whose_id_begins_with_its_number() -> None:
     existing = slice_of("00000002-x-0")
     batches = (staged(3, bucket=2), staged(1, bucket=0, number=1), staged(2, bucket=2, number=2))
     rows = PartitionRows("p", batches, (existing,), ())
-    new, merge = plan_buckets(rows, is_mor=False, only_updates=False, ids=FakeIds())
+    new, merge = plan_buckets(rows, is_mor=False, only_updates=False, new_buckets=OwnBuckets(FakeIds()))
     assert new.kind is WorkKind.CREATE
     assert new.group.file_id.startswith("00000000-")
     assert (merge.kind, merge.group) == (WorkKind.MERGE, existing.group)
     assert [batch.number for batch in merge.sources[0].staged] == [0, 2]
-    (append,) = plan_buckets(rows, is_mor=True, only_updates=True, ids=FakeIds())
+    (append,) = plan_buckets(rows, is_mor=True, only_updates=True, new_buckets=OwnBuckets(FakeIds()))
     assert append.kind is WorkKind.APPEND
+
+
+def test_a_bucket_that_writers_share_has_the_id_that_all_of_them_know_and_begins_with_a_log_file() -> None:
+    rows = PartitionRows("p", (staged(1, bucket=3), staged(1, bucket=11)), (slice_of("00000011-x-0"),), ())
+    new, existing = plan_buckets(rows, is_mor=True, only_updates=False, new_buckets=SharedBuckets())
+    assert (new.kind, new.file_slice) == (WorkKind.APPEND, None)
+    assert new.group == FileGroupId("p", "00000003-0000-0000-0000-000000000000-0")
+    assert (existing.kind, existing.group.file_id) == (WorkKind.APPEND, "00000011-x-0")
+
+
+def test_a_shared_bucket_whose_group_a_replace_commit_hides_goes_on_under_the_next_id() -> None:
+    rows = PartitionRows("p", (staged(1, bucket=3),), (), ())
+    hidden = [FileGroupId("p", f"00000003-0000-0000-0000-000000000000-{number}") for number in (0, 1)]
+    elsewhere = FileGroupId("q", "00000003-0000-0000-0000-000000000000-2")
+    (work,) = plan_buckets(rows, is_mor=True, only_updates=False, new_buckets=SharedBuckets({*hidden, elsewhere}))
+    assert work.group.file_id == "00000003-0000-0000-0000-000000000000-2"
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
 from tablekeeper.errors import InvalidRequestError
@@ -116,7 +117,7 @@ _TABLE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     ("hoodie.keygen.timebased.timestamp.scalar.time.unit", "SECONDS", str, "Unit of the field, for SCALAR."),
 )
 
-OPTIONS: Mapping[str, OptionKey] = _register(_WRITE_OPTIONS, _TABLE_OPTIONS, LOCK_OPTIONS)
+OPTIONS: Mapping[str, OptionKey] = _register(_WRITE_OPTIONS, _TABLE_OPTIONS, LOCK_OPTIONS, CONCURRENCY_OPTIONS)
 """All known options by name."""
 
 

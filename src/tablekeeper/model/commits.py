@@ -79,6 +79,11 @@ class CommitMetadata:
         return frozenset({stat.group.partition for stat in self.stats} | set(self.replaced or ()))
 
     @property
+    def only_adds_logs(self) -> bool:
+        """True if all it wrote are log files, and it replaced nothing."""
+        return self.replaced is None and all(stat.is_log for stat in self.stats)
+
+    @property
     def file_groups(self) -> frozenset[FileGroupId]:
         """File groups written or replaced."""
         replaced = {FileGroupId(p, f) for p, ids in (self.replaced or {}).items() for f in ids}

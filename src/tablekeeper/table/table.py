@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from tablekeeper.config.concurrency_settings import ConcurrencySettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.config.table_properties import new_table_properties
-from tablekeeper.config.write_settings import WriteSettings
+from tablekeeper.config.write_settings import IndexKind, WriteSettings
 from tablekeeper.engine.protocol import Engine, Frame
 from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Operation, RequestedTime
@@ -43,6 +44,7 @@ from tablekeeper.table.views import FileListing, TableDescription, TimelineListi
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.transition import create_timeline_directory
+from tablekeeper.txn.early_conflict import await_rival
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks import LockHolder
 from tablekeeper.txn.properties_file import PROPERTIES_FILE, create_properties, load_table_config, refuse_existing_table
@@ -98,7 +100,7 @@ class Table:
         keys, partitions, order = _names(key), _names(partition_by), _names(ordering)
         stored = storable_schema(chosen.arrow_schema(schema))
         _refuse_missing_columns(stored, key=keys, partition_by=partitions, ordering=order)
-        WriteSettings.from_options(given, key_fields=tuple(keys))
+        settings = WriteSettings.from_options(given, key_fields=tuple(keys))
         properties = new_table_properties(
             name=name,
             table_type=table_type,
@@ -108,11 +110,15 @@ class Table:
             avro_schema=avro_schema_json(stored, table=name),
             options=given,
         )
+        config = parse_table_config(properties, file=PROPERTIES_FILE)
+        ConcurrencySettings.from_options(given.given).refuse_unfit_table(
+            table=name, is_mor=config.is_mor, has_buckets=settings.index is IndexKind.BUCKET
+        )
         storage = open_storage(path, options=storage_options, runtime=runtime)
         refuse_existing_table(storage)
         # Before the table is there: once others can see it, they must find its options too.
         save_writer_options(storage, given)
-        create_timeline_directory(storage, parse_table_config(properties, file=PROPERTIES_FILE).timeline_directory)
+        create_timeline_directory(storage, config.timeline_directory)
         create_properties(storage, properties)
         return cls(storage, chosen, given, runtime=runtime)
 
@@ -324,10 +330,11 @@ class Table:
         while True:
             try:
                 return self._write_once(operation, source, extra)
-            except ConflictError:
+            except ConflictError as error:
                 if retries <= 0:
                     raise
                 retries -= 1
+                await_rival(self._load_environment(), error)
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         return execute_write(self.load_write(operation, self._engine.schema_of(source), extra=extra), source)

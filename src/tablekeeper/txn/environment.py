@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tablekeeper.config.concurrency_settings import ConcurrencySettings
 from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.runtime import Runtime
@@ -29,6 +30,7 @@ class TableEnvironment:
     conflict_settings: ConflictSettings
     runtime: Runtime
     by_bucket: bool = False
+    concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
 
     def locked(self) -> Lease:
         """The table lock, waited for as long as the settings say. Use it in a `with` statement."""

@@ -15,11 +15,21 @@ import enum
 import re
 from dataclasses import dataclass
 
-from tablekeeper.errors import CorruptTableError
-from tablekeeper.model import join_path
+from tablekeeper.errors import CorruptTableError, NotFoundError
+from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.model import FileGroupId, join_path
 from tablekeeper.storage.protocol import Storage
 
-__all__ = ["Marker", "MarkerKind", "create_marker", "delete_markers", "load_marked_instants", "load_markers"]
+__all__ = [
+    "Marker",
+    "MarkerKind",
+    "create_marker",
+    "delete_markers",
+    "load_marked_groups",
+    "load_marked_instants",
+    "load_markers",
+]
 
 _ROOT = ".hoodie/.temp"
 _TYPE_NAME = "MARKERS.type"
@@ -72,6 +82,27 @@ def load_markers(storage: Storage, *, instant: str) -> list[Marker]:
     return sorted(found, key=lambda marker: (marker.path, marker.kind.value))
 
 
+def load_marked_groups(storage: Storage, *, instant: str) -> frozenset[FileGroupId]:
+    """File groups that `instant`, whose writer may be at work right now, has announced files of.
+
+    A glance at somebody else's work, not a record: lines that are being written and files that go meanwhile are passed
+    over.
+    """
+    root = join_path(_ROOT, instant)
+    names: list[str] = []
+    for info in storage.walk(root):
+        inside = info.path.removeprefix(root + "/")
+        if not _BUNDLE_NAME.fullmatch(inside):
+            names.append(inside)
+            continue
+        try:
+            names += storage.read(info.path).decode("utf-8", "replace").splitlines()
+        except NotFoundError:
+            continue
+    groups = (_group_of(name.strip()) for name in names)
+    return frozenset(group for group in groups if group is not None)
+
+
 def load_marked_instants(storage: Storage) -> list[str]:
     """Instants that have a marker directory, sorted."""
     return storage.list_directories(_ROOT)
@@ -94,6 +125,13 @@ def _load_bundle(storage: Storage, path: str) -> list[Marker]:
     except UnicodeDecodeError as error:
         raise CorruptTableError(file=path, reason=f"the marker list is not UTF-8 text ({error.reason})") from error
     return [_parse(line.strip(), file=path) for line in text.splitlines() if line.strip()]
+
+
+def _group_of(text: str) -> FileGroupId | None:
+    partition, _, name = text.rpartition("/")
+    match = _MARKER_NAME.fullmatch(name)
+    file = (decode_base_name(match["file"]) or decode_log_name(match["file"])) if match is not None else None
+    return FileGroupId(partition, file.file_id) if file is not None else None
 
 
 def _parse(text: str, *, file: str) -> Marker:

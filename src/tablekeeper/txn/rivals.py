@@ -5,6 +5,10 @@ and an overwrite of a partition does not know the groups that appeared in it mea
 would be in a state that no order of the two leads to. So a write may say what it should have seen (`Unseen`), and a
 commit that brought it is a conflict too. Looking into files takes time, and the commit does it without the lock.
 
+A write that only adds log files to file groups which it shares with others (the non-blocking mode) stands beside other
+ingestion and beside compaction: readers and compactions put its log files where its completion time belongs. What it
+cannot share is a group that was replaced or clustered, and a bucket for which somebody made another file group.
+
 The metadata of a commit is read once for each write, however often the lock has to be taken.
 """
 
@@ -15,15 +19,17 @@ from functools import partial
 from typing import Protocol
 
 from tablekeeper.errors import ConflictError
-from tablekeeper.model import CommitMetadata, FileGroupId, Instant, RequestedTime
+from tablekeeper.model import Action, CommitMetadata, FileGroupId, Instant, RequestedTime
 from tablekeeper.timeline import Timeline, load_commit_metadata
 from tablekeeper.txn.candidates import load_is_cancellable, load_touched, touched_by_commit
 from tablekeeper.txn.conflict import OwnWrite, Touched, WriteKind, find_conflict, select_candidates
 from tablekeeper.txn.environment import TableEnvironment
 
-__all__ = ["NothingUnseen", "Rivals", "Unseen"]
+__all__ = ["NothingUnseen", "Rivals", "Unseen", "conflict_error"]
 
 _SHOWN_GROUPS = 3
+# Services that leave rows where a log file with a later completion time finds them.
+_COMPACTIONS = {Action.COMPACTION: WriteKind.COMPACTION, Action.LOG_COMPACTION: WriteKind.LOG_COMPACTION}
 
 
 class Unseen(Protocol):
@@ -49,12 +55,15 @@ class NothingUnseen:
 
 
 class Rivals:
-    """The other writers, as seen by one write."""
+    """The other writers, as seen by one write. `shares_groups`: it only adds log files, in the non-blocking mode."""
 
-    def __init__(self, environment: TableEnvironment, own: OwnWrite, unseen: Unseen) -> None:
+    def __init__(
+        self, environment: TableEnvironment, own: OwnWrite, unseen: Unseen, *, shares_groups: bool = False
+    ) -> None:
         self._environment = environment
         self._own = own
         self._unseen = unseen
+        self._shares_groups = shares_groups
         self._metadata: dict[RequestedTime, CommitMetadata] = {}
         self._cleared: set[RequestedTime] = set()
 
@@ -107,17 +116,48 @@ class Rivals:
 
     def _touched(self, instant: Instant) -> Touched:
         if instant.is_completed:
-            return touched_by_commit(self._metadata[instant.requested_at])
+            metadata = self._metadata[instant.requested_at]
+            touched = touched_by_commit(metadata)
+            return self._unshared(touched, metadata) if self._shares_groups else touched
+        if self._shares_groups and instant.action in _COMPACTIONS:
+            return Touched(frozenset(), _COMPACTIONS[instant.action])
         return load_touched(self._environment, instant)
 
+    def _unshared(self, touched: Touched, metadata: CommitMetadata) -> Touched:
+        """What of a commit this write cannot stand beside, although it only adds log files."""
+        if touched.kind in _COMPACTIONS.values():
+            return Touched(frozenset(), touched.kind)
+        if metadata.replaced is not None:
+            return touched
+        # The same group is shared. Another group for the same bucket would hold the same keys a second time.
+        return Touched(touched.file_groups - self._own.file_groups, touched.kind)
+
     def _error(self, instant: Instant, file_groups: Sequence[FileGroupId], reason: str) -> ConflictError:
-        groups = tuple(str(group) for group in file_groups)
-        more = f" and {len(groups) - _SHOWN_GROUPS} more" if len(groups) > _SHOWN_GROUPS else ""
-        shown = ", ".join(groups[:_SHOWN_GROUPS]) + more
-        return ConflictError(
-            f"instant {self._own.instant} of table {self._environment.config.name} lost to {instant}, {reason} "
-            f"({shown}). Nothing was committed: write again on the new state, or pass retries=…",
-            instant=self._own.instant.value,
-            beaten_by=instant.requested_at.value,
-            file_groups=groups,
+        return conflict_error(
+            self._environment,
+            self._own.instant,
+            beaten_by=instant,
+            file_groups=file_groups,
+            reason=f"lost to {instant}, {reason}",
         )
+
+
+def conflict_error(
+    environment: TableEnvironment,
+    instant: RequestedTime,
+    *,
+    beaten_by: Instant,
+    file_groups: Sequence[FileGroupId],
+    reason: str,
+) -> ConflictError:
+    """The error that tells the write `instant` who stands in its way, where, and what to do."""
+    groups = tuple(str(group) for group in file_groups)
+    more = f" and {len(groups) - _SHOWN_GROUPS} more" if len(groups) > _SHOWN_GROUPS else ""
+    shown = ", ".join(groups[:_SHOWN_GROUPS]) + more
+    return ConflictError(
+        f"instant {instant} of table {environment.config.name} {reason} ({shown}). "
+        "Nothing was committed: write again on the new state, or pass retries=…",
+        instant=instant.value,
+        beaten_by=beaten_by.requested_at.value,
+        file_groups=groups,
+    )

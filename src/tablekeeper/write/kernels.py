@@ -128,17 +128,16 @@ def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
 
 
 def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
-    context, file_slice = task.context, task.work.file_slice
-    assert file_slice is not None
-    name = log_name(context, file_slice, task=task.number)
+    context, group, file_slice = task.context, task.work.group, task.work.file_slice
+    name = log_name(context, group, task=task.number)
     if task.deletes_keys:
         keys = rows.column(KEY_COLUMN).combine_chunks().unique()
-        return write_log_file(context, file_slice, name=name, rows=None, deletes=keys)
+        return write_log_file(context, group, file_slice=file_slice, name=name, rows=None, deletes=keys)
     latest = collapse([rows], context.rule, schema=rows.schema).rows_with_deletes() if task.combines else rows
     if latest.num_rows == 0:
         return None
-    stamped = stamp_log_rows(context, latest, group=file_slice.group, task=task.number)
-    return write_log_file(context, file_slice, name=name, rows=stamped, deletes=None)
+    stamped = stamp_log_rows(context, latest, group=group, task=task.number)
+    return write_log_file(context, group, file_slice=file_slice, name=name, rows=stamped, deletes=None)
 
 
 def _fresh_rows(task: GroupTask, rows: pa.Table) -> pa.Table:

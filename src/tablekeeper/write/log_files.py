@@ -14,7 +14,7 @@ from tablekeeper.format.log_data import encode_parquet_block_content
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.log_names import encode_log_name
 from tablekeeper.format.metadata_records import ColumnRange
-from tablekeeper.model import FileSlice, WriteStat, join_path
+from tablekeeper.model import FileGroupId, FileSlice, WriteStat, join_path
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
@@ -24,10 +24,10 @@ __all__ = ["log_name", "write_log_file"]
 _FIRST_VERSION = 1
 
 
-def log_name(context: WriteContext, file_slice: FileSlice, *, task: int) -> str:
-    """The name of this write's log file on top of the slice."""
+def log_name(context: WriteContext, group: FileGroupId, *, task: int) -> str:
+    """The name of this write's log file in the file group."""
     return encode_log_name(
-        file_id=file_slice.group.file_id,
+        file_id=group.file_id,
         instant=context.instant,
         version=_FIRST_VERSION,
         write_token=context.write_token(task),
@@ -35,10 +35,18 @@ def log_name(context: WriteContext, file_slice: FileSlice, *, task: int) -> str:
 
 
 def write_log_file(
-    context: WriteContext, file_slice: FileSlice, *, name: str, rows: pa.Table | None, deletes: pa.Array | None
+    context: WriteContext,
+    group: FileGroupId,
+    *,
+    file_slice: FileSlice | None,
+    name: str,
+    rows: pa.Table | None,
+    deletes: pa.Array | None,
 ) -> WrittenFile:
-    """Publish a log file with `rows` (of the context's file schema) and deletes by commit time of `deletes`."""
-    group = file_slice.group
+    """Publish a log file with `rows` (of the context's file schema) and deletes by commit time of `deletes`.
+
+    Without a slice below it, it is the first file of its group.
+    """
     storage = context.store.storage
     path = join_path(group.partition, name)
     create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
@@ -50,18 +58,20 @@ def write_log_file(
         body = encode_deletes(deletes, partition=group.partition, ordering=None)
         content += encode_block(BlockType.DELETE, header, body)
     storage.put(path, content)
-    updates = rows.num_rows if rows is not None else 0
+    written = rows.num_rows if rows is not None else 0
+    inserts = written if file_slice is None else 0
     deleted = len(deletes) if deletes is not None else 0
     stat = WriteStat(
         group=group,
         path=path,
         size=len(content),
-        writes=updates,
-        updates=updates,
+        writes=written,
+        inserts=inserts,
+        updates=written - inserts,
         deletes=deleted,
         previous_commit=context.instant,
         log_version=_FIRST_VERSION,
-        base_file=file_slice.base.name if file_slice.base is not None else "",
+        base_file=file_slice.base.name if file_slice is not None and file_slice.base is not None else "",
     )
     return WrittenFile(stat, _column_ranges(context, rows))
 

@@ -16,11 +16,12 @@ from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
 from tablekeeper.errors import EmptyWriteError, InvalidRequestError, StorageError, TablekeeperError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
-from tablekeeper.model import Action, FileGroupId, FileSlice, Operation
+from tablekeeper.model import Action, FileSlice, Operation
 from tablekeeper.runtime import Runtime
-from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_snapshot
+from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
 from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import OpenWrite, begin_write
+from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.rivals import NothingUnseen, Unseen
@@ -30,7 +31,16 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import finish_write, metadata_rollback
 from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
 from tablekeeper.write.kernels import GroupTask, write_group
-from tablekeeper.write.plan import GroupWork, PartitionRows, WorkKind, plan_buckets, plan_partition
+from tablekeeper.write.plan import (
+    GroupWork,
+    NewBuckets,
+    OwnBuckets,
+    PartitionRows,
+    SharedBuckets,
+    WorkKind,
+    plan_buckets,
+    plan_partition,
+)
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema_news import KnownSchema, refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
@@ -80,10 +90,19 @@ class WriteRequest:
         return self.operation in (Operation.UPSERT, Operation.DELETE)
 
     @property
+    def has_buckets(self) -> bool:
+        return self.context.settings.index is IndexKind.BUCKET
+
+    @property
+    def tags_keys(self) -> bool:
+        """Whether keys are looked for in the files. With the bucket index the hash tells where one can be."""
+        return self.looks_up_keys and not self.has_buckets
+
+    @property
     def writes_directly(self) -> bool:
         """Rows that need no file group found for them go straight into new files."""
         new_groups = self.operation is Operation.BULK_INSERT or self.replaces
-        return new_groups and self.context.settings.index is not IndexKind.BUCKET and not self.combines
+        return new_groups and not self.has_buckets and not self.combines
 
     @property
     def action(self) -> Action:
@@ -166,20 +185,34 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
         if snapshot is not None:
             refuse_wrong_index(context, snapshot.latest)
-        busy = load_planned_groups(request.environment, write.at_start)
-        work = _plan(request, context, by_partition, snapshot, busy)
-        tasks = [
-            GroupTask(context, each, number, request.combines, request.operation is Operation.DELETE)
-            for number, each in enumerate(work)
-        ]
-        weights = [_weight(each) for each in work]
-        written = request.engine.run(write_group, tasks, label=request.operation.value.lower(), weights=weights)
-        files = [file for file in written if file is not None]
+        work = _plan(request, write, by_partition, snapshot)
+        files = _write_groups(request, write, context, work)
         partitions = sorted(by_partition)
         unseen = _unseen_by_overwrite(request, partitions)
-        if request.looks_up_keys:
+        if request.tags_keys:
             unseen = UnseenKeys(request.engine, context, by_partition)
         return _finish(request, write, context, files, _replaced_slices(request, write, partitions), unseen=unseen)
+
+
+def _write_groups(
+    request: WriteRequest, write: OpenWrite, context: WriteContext, work: Sequence[GroupWork]
+) -> list[WrittenFile]:
+    """Run the work of all file groups, unless somebody who began earlier is seen at work on one of them."""
+    deletes = request.operation is Operation.DELETE
+    tasks = [GroupTask(context, each, number, request.combines, deletes) for number, each in enumerate(work)]
+    planned = [PlannedGroup(each.group, each.kind is WorkKind.APPEND, each.file_slice is None) for each in work]
+    early = EarlyConflicts(request.environment, write, planned)
+    early.announce()
+    files: list[WrittenFile] = []
+    for wave in early.waves(len(tasks), width=request.engine.parallelism):
+        written = request.engine.run(
+            write_group,
+            [tasks[number] for number in wave],
+            label=request.operation.value.lower(),
+            weights=[_weight(work[number]) for number in wave],
+        )
+        files += [file for file in written if file is not None]
+    return files
 
 
 @contextmanager
@@ -272,13 +305,11 @@ def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence
 
 
 def _plan(
-    request: WriteRequest,
-    context: WriteContext,
-    by_partition: dict[str, list[StagedBatch]],
-    snapshot: Snapshot | None,
-    busy: frozenset[FileGroupId],
+    request: WriteRequest, write: OpenWrite, by_partition: dict[str, list[StagedBatch]], snapshot: Snapshot | None
 ) -> list[GroupWork]:
     only_updates = request.operation is Operation.DELETE
+    busy = load_planned_groups(request.environment, write.at_start)
+    new_buckets = _new_buckets(request, write)
     slices: dict[str, list[FileSlice]] = defaultdict(list)
     for file_slice in snapshot.latest if snapshot is not None else ():
         slices[file_slice.group.partition].append(file_slice)
@@ -286,13 +317,26 @@ def _plan(
     work: list[GroupWork] = []
     for partition, staged in sorted(by_partition.items()):
         rows = PartitionRows(partition, tuple(staged), tuple(slices[partition]), tuple(tagged[partition]), busy)
-        if context.settings.index is IndexKind.BUCKET:
-            work += plan_buckets(rows, is_mor=request.is_mor, only_updates=only_updates, ids=request.runtime.ids)
+        if request.has_buckets:
+            work += plan_buckets(rows, is_mor=request.is_mor, only_updates=only_updates, new_buckets=new_buckets)
         else:
-            work += plan_partition(
-                rows, context.settings, is_mor=request.is_mor, only_updates=only_updates, ids=request.runtime.ids
-            )
+            settings, ids = request.context.settings, request.runtime.ids
+            work += plan_partition(rows, settings, is_mor=request.is_mor, only_updates=only_updates, ids=ids)
     return work
+
+
+def _new_buckets(request: WriteRequest, write: OpenWrite) -> NewBuckets:
+    """How this write makes file groups for buckets that have none: to itself, or shared with other writers.
+
+    A bulk insert writes base files even where groups are shared; conflicts are then looked for as in the optimistic
+    mode.
+    """
+    environment = request.environment
+    if not environment.concurrency.is_non_blocking:
+        return OwnBuckets(request.runtime.ids)
+    hidden = load_replaced(environment.storage, environment.config, write.at_start, runtime=environment.runtime)
+    kind = WorkKind.CREATE if request.operation is Operation.BULK_INSERT else WorkKind.APPEND
+    return SharedBuckets(frozenset(hidden), kind)
 
 
 def _tag(
@@ -300,7 +344,7 @@ def _tag(
 ) -> dict[str, list[Tagged]]:
     """Which staged rows each file group holds; an insert does not ask, a bucket knows."""
     tagged: dict[str, list[Tagged]] = defaultdict(list)
-    if not request.looks_up_keys or request.context.settings.index is IndexKind.BUCKET:
+    if not request.tags_keys:
         return tagged
     tasks = [
         TagTask(request.context.store, file_slice, tuple(staged), request.context.key)

@@ -8,9 +8,10 @@ each takes a range of key hashes, so that two rows with one key end up in the sa
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,18 @@ from tablekeeper.runtime import Ids
 from tablekeeper.write.staging import HASH_SPACE, StagedBatch
 from tablekeeper.write.tagging import Tagged
 
-__all__ = ["GroupWork", "HashRange", "PartitionRows", "RowSource", "WorkKind", "plan_buckets", "plan_partition"]
+__all__ = [
+    "GroupWork",
+    "HashRange",
+    "NewBuckets",
+    "OwnBuckets",
+    "PartitionRows",
+    "RowSource",
+    "SharedBuckets",
+    "WorkKind",
+    "plan_buckets",
+    "plan_partition",
+]
 
 # What a row takes in a compressed base file, as a share of what it takes in memory, until files tell better.
 _COMPRESSION_GUESS = 0.4
@@ -32,7 +44,8 @@ class WorkKind(enum.Enum):
     """What is done to a file group.
 
     A new base file from nothing, a rewritten one with the changes merged in, a rewritten one with rows added as
-    they are (nobody looked whether their keys are there: inserts), or a log file on top.
+    they are (nobody looked whether their keys are there: inserts), or a log file, on top of what is there or, where
+    writers share new file groups, as the first file of one.
     """
 
     CREATE = "create"
@@ -69,6 +82,48 @@ class GroupWork:
     group: FileGroupId
     file_slice: FileSlice | None
     sources: tuple[RowSource, ...]
+
+
+class NewBuckets(Protocol):
+    """How a bucket that has no file group yet gets one."""
+
+    @property
+    def kind(self) -> WorkKind:
+        """What makes the group: a base file, or a log file."""
+        ...
+
+    def file_id(self, partition: str, bucket: str) -> str:
+        """The id of the new group; `bucket` is the number in eight digits, with which it must begin."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBuckets:
+    """Each writer makes up an id. Two that create the same bucket conflict when they commit."""
+
+    ids: Ids
+    kind: WorkKind = WorkKind.CREATE
+
+    def file_id(self, partition: str, bucket: str) -> str:
+        return f"{bucket}{self.ids.uuid()[8:]}-0"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBuckets:
+    """The id follows from the bucket, as Java's non-blocking writers have it: two that create it meet in one group.
+
+    Groups that a replace commit `hides` stay hidden for as long as it is on the timeline, whatever is written to them
+    later; the bucket then goes on under the next id.
+    """
+
+    hides: Collection[FileGroupId] = ()
+    kind: WorkKind = WorkKind.APPEND
+
+    def file_id(self, partition: str, bucket: str) -> str:
+        number = 0
+        while FileGroupId(partition, shared := f"{bucket}-0000-0000-0000-000000000000-{number}") in self.hides:
+            number += 1
+        return shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +180,7 @@ def plan_partition(
     return work + new_work
 
 
-def plan_buckets(rows: PartitionRows, *, is_mor: bool, only_updates: bool, ids: Ids) -> list[GroupWork]:
+def plan_buckets(rows: PartitionRows, *, is_mor: bool, only_updates: bool, new_buckets: NewBuckets) -> list[GroupWork]:
     """Work for one partition with the bucket index: a bucket is the file group whose id begins with its number."""
     groups = {s.group.file_id[:8]: s for s in rows.slices}
     by_bucket: dict[int, list[StagedBatch]] = {}
@@ -140,8 +195,8 @@ def plan_buckets(rows: PartitionRows, *, is_mor: bool, only_updates: bool, ids: 
             kind = WorkKind.APPEND if is_mor else WorkKind.MERGE
             work.append(GroupWork(kind, existing.group, existing, (source,)))
         elif not only_updates:
-            group = FileGroupId(rows.partition, f"{prefix}{ids.uuid()[8:]}-0")
-            work.append(GroupWork(WorkKind.CREATE, group, None, (source,)))
+            group = FileGroupId(rows.partition, new_buckets.file_id(rows.partition, prefix))
+            work.append(GroupWork(new_buckets.kind, group, None, (source,)))
     return work
 
 

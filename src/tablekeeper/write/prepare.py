@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tablekeeper.config.concurrency_settings import ConcurrencySettings
 from tablekeeper.config.keys import METADATA_ENABLE
 from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
@@ -42,6 +43,9 @@ def load_environment(storage: Storage, options: Options, *, runtime: Runtime) ->
     _refuse_read_only(config)
     settings = WriteSettings.from_options(options, key_fields=config.key_fields)
     lock_settings = LockSettings.from_options(options.given)
+    by_bucket = settings.index is IndexKind.BUCKET
+    concurrency = ConcurrencySettings.from_options(options.given)
+    concurrency.refuse_unfit_table(table=config.name, is_mor=config.is_mor, has_buckets=by_bucket)
     return TableEnvironment(
         storage=storage,
         config=config,
@@ -50,7 +54,8 @@ def load_environment(storage: Storage, options: Options, *, runtime: Runtime) ->
         heartbeat_settings=HeartbeatSettings.from_options(options.given),
         conflict_settings=ConflictSettings.from_options(options.given),
         runtime=runtime,
-        by_bucket=settings.index is IndexKind.BUCKET,
+        by_bucket=by_bucket,
+        concurrency=concurrency,
     )
 
 
@@ -65,6 +70,8 @@ def prepare_write(
 ) -> WriteRequest:
     """A checked write of rows with the schema `incoming` (None if the operation brings no rows), not begun yet."""
     config, storage = environment.config, environment.storage
+    if operation in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE):
+        environment.concurrency.refuse_overwrite(operation=operation.value.lower())
     timeline = load_timeline(storage, config)
     table_schema = load_table_schema(storage, config, timeline)
     schema = table_schema
