@@ -55,15 +55,16 @@ class NothingUnseen:
 
 
 class Rivals:
-    """The other writers, as seen by one write. `shares_groups`: it only adds log files, in the non-blocking mode."""
+    """The other writers, as seen by one write. `only_adds_logs`: all it wrote are log files, nothing is replaced."""
 
     def __init__(
-        self, environment: TableEnvironment, own: OwnWrite, unseen: Unseen, *, shares_groups: bool = False
+        self, environment: TableEnvironment, own: OwnWrite, unseen: Unseen, *, only_adds_logs: bool = False
     ) -> None:
         self._environment = environment
         self._own = own
         self._unseen = unseen
-        self._shares_groups = shares_groups
+        is_ingestion = own.kind is WriteKind.INGESTION
+        self._shares_groups = environment.concurrency.is_non_blocking and is_ingestion and only_adds_logs
         self._metadata: dict[RequestedTime, CommitMetadata] = {}
         self._cleared: set[RequestedTime] = set()
 
