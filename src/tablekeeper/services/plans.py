@@ -18,7 +18,7 @@ from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation, RequestedTime
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.txn.cancel_requests import CancelWatch
-from tablekeeper.txn.candidates import CANCELLABLE_KEY
+from tablekeeper.txn.candidates import CANCELLABLE_KEY, MUTABLE_KEY
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
@@ -37,7 +37,6 @@ __all__ = [
     "Work",
 ]
 
-_MUTABLE_KEY = "tablekeeper.mutable"
 _CANCEL_AFTER_KEY = "tablekeeper.cancel.after.s"
 _OWNER_KEY = "tablekeeper.scheduled.by"
 
@@ -97,7 +96,7 @@ class PlanFlags:
     def to_metadata(self) -> dict[str, str]:
         entries = {
             CANCELLABLE_KEY: "true" if self.cancellable else "",
-            _MUTABLE_KEY: "true" if self.mutable else "",
+            MUTABLE_KEY: "true" if self.mutable else "",
             _CANCEL_AFTER_KEY: "" if self.cancel_after_s is None else str(self.cancel_after_s),
             _OWNER_KEY: self.scheduled_by,
         }
@@ -107,7 +106,7 @@ class PlanFlags:
     def from_metadata(cls, extra: Mapping[str, str]) -> PlanFlags:
         after = extra.get(_CANCEL_AFTER_KEY, "")
         return cls(
-            mutable=extra.get(_MUTABLE_KEY) == "true",
+            mutable=extra.get(MUTABLE_KEY) == "true",
             cancellable=extra.get(CANCELLABLE_KEY) == "true",
             cancel_after_s=int(after) if after.isascii() and after.isdigit() else None,
             scheduled_by=extra.get(_OWNER_KEY, ""),
@@ -209,7 +208,7 @@ class Rewritten:
 
 
 class Service(Protocol):
-    """What differs between the kinds of plans. Strategies and settings are inside; nothing here touches the timeline."""
+    """What differs between the kinds of plans. Strategies and settings are inside; the timeline is not touched."""
 
     @property
     def kind(self) -> ServiceKind: ...

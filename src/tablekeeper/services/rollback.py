@@ -23,7 +23,7 @@ from tablekeeper.model import (
     State,
     join_path,
 )
-from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_instant, load_partitions_by_listing
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
@@ -196,11 +196,7 @@ def _refuse_cleaned(environment: TableEnvironment, current: Instant, metadata: C
 def _load_files_by_name(environment: TableEnvironment, instant: RequestedTime) -> frozenset[str]:
     """Data files with the instant in their names: for a write that left no markers."""
     partitions = load_partitions_by_listing(environment.storage, runtime=environment.runtime)
-    listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
-    found: set[str] = set()
-    for partition, names in listing.items():
-        found.update(file.path for file in _files(partition, names) if file.instant == instant)
-    return frozenset(found)
+    return load_files_of_instant(environment.storage, partitions, instant, runtime=environment.runtime)
 
 
 def _files(partition: str, names: list[tuple[str, int]]) -> list[BaseFile | LogFile]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
-from tablekeeper.model import join_path
+from tablekeeper.model import RequestedTime, join_path
 from tablekeeper.runtime import Runtime
+from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.storage import Storage
 
-__all__ = ["load_all_files_by_listing", "load_files_by_listing", "load_partitions_by_listing"]
+__all__ = [
+    "load_all_files_by_listing",
+    "load_files_by_listing",
+    "load_files_of_instant",
+    "load_partitions_by_listing",
+]
 
 _LISTING_WIDTH = 16
 
@@ -60,3 +66,15 @@ def _look_into(storage: Storage, directory: str) -> tuple[Files | None, list[str
         return [(file.name, file.size) for file in files], []
     children = storage.list_directories(directory)
     return None, [child for child in children if directory or child != ".hoodie"]
+
+
+def load_files_of_instant(
+    storage: Storage, partitions: list[str], instant: RequestedTime, *, runtime: Runtime
+) -> frozenset[str]:
+    """Paths of the data files in these partitions that have the instant in their names, committed or not."""
+    found: set[str] = set()
+    for partition, names in load_files_by_listing(storage, partitions, runtime=runtime).items():
+        files = decode_partition_files(partition, names)
+        found.update(base.path for base in files.bases if base.instant == instant)
+        found.update(log.path for log in files.logs if log.instant == instant)
+    return frozenset(found)

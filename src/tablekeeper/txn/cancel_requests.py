@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from tablekeeper.errors import NotFoundError, PlanCancelledError
+from tablekeeper.errors import FencedError, NotFoundError, PlanCancelledError
 from tablekeeper.model import RequestedTime, join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.txn.heartbeat import load_heartbeat_owner
 
 __all__ = [
     "CancelRequest",
@@ -67,22 +68,31 @@ def delete_cancel_request(storage: Storage, instant: RequestedTime) -> None:
 
 
 class CancelWatch:
-    """Lets the tasks of a plan notice that it was called off. Cheap to ask: it looks at most once an interval.
+    """Lets the tasks of an attempt notice that it is over: the plan was called off, or belongs to another executor now.
 
-    Travels to workers, where it starts afresh.
+    Cheap to ask: it looks at most once an interval. Travels to workers, where it starts afresh. A task asks with
+    `check_now` before it publishes a file, so that a process that slept for long adds nothing to a plan that somebody
+    else carries out meanwhile.
     """
 
     def __init__(
-        self, store: StorageHandle, instant: RequestedTime, *, runtime: Runtime, interval_s: float = 2.0
+        self,
+        store: StorageHandle,
+        instant: RequestedTime,
+        *,
+        runtime: Runtime,
+        owner: str | None = None,
+        interval_s: float = 2.0,
     ) -> None:
         self._store = store
         self._instant = instant
+        self._owner = owner
         self._clock = runtime.clock
         self._interval_s = interval_s
         self._looked_s: float | None = None
 
     def check(self) -> None:
-        """Raise `PlanCancelledError` if the plan was called off."""
+        """Raise `PlanCancelledError` if the plan was called off, `FencedError` if it is another's."""
         now_s = self._clock.monotonic_s()
         if self._looked_s is not None and 0 <= now_s - self._looked_s < self._interval_s:
             return
@@ -91,13 +101,19 @@ class CancelWatch:
 
     def check_now(self) -> None:
         """The same without regard to the interval."""
-        request = load_cancel_request(self._store.storage, self._instant)
+        storage = self._store.storage
+        request = load_cancel_request(storage, self._instant)
         if request is not None:
             raise PlanCancelledError(
                 f"plan {self._instant} was called off ({request.reason}). Nothing was committed; schedule a new plan "
                 "when the time has come.",
                 instant=self._instant.value,
                 reason=request.reason,
+            )
+        if self._owner is not None and load_heartbeat_owner(storage, self._instant) != self._owner:
+            raise FencedError(
+                f"plan {self._instant} is not this process's any more: its heartbeat has ended or is another's. "
+                "Nothing was committed; reload the table."
             )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.plans import (
@@ -17,8 +19,11 @@ from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = [
     "CANCELLABLE_KEY",
+    "MUTABLE_KEY",
+    "PendingPlan",
     "find_rollback",
     "load_is_cancellable",
+    "load_pending_plan",
     "load_planned_groups",
     "load_rollback_plan",
     "load_touched",
@@ -27,6 +32,9 @@ __all__ = [
 
 CANCELLABLE_KEY = "tablekeeper.cancellable"
 """Key in a plan's extra metadata; "true" says that the plan yields to ingestion."""
+
+MUTABLE_KEY = "tablekeeper.mutable"
+"""Key in a plan's extra metadata; "true" says that rolling an attempt back removes the plan too."""
 
 _KINDS = {
     Operation.COMPACT: WriteKind.COMPACTION,
@@ -40,13 +48,21 @@ _SERVICES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class PendingPlan:
+    """What a plan on the timeline is about to rewrite, and how it may end."""
+
+    groups: frozenset[FileGroupId] = frozenset()
+    is_cancellable: bool = False
+    is_mutable: bool = False
+
+
 def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
     """File groups that the instant wrote, replaced or plans to rewrite."""
     if instant.is_completed:
         return touched_by_commit(load_commit_metadata(environment.storage, environment.config, instant))
     if instant.action in _SERVICES:
-        groups, _ = _load_plan(environment, instant)
-        return Touched(groups, _SERVICES[instant.action])
+        return Touched(load_pending_plan(environment, instant).groups, _SERVICES[instant.action])
     return Touched(_load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
 
 
@@ -55,17 +71,39 @@ def touched_by_commit(metadata: CommitMetadata) -> Touched:
     return Touched(metadata.file_groups, _KINDS.get(metadata.operation, WriteKind.INGESTION))
 
 
-def load_planned_groups(environment: TableEnvironment, timeline: Timeline) -> frozenset[FileGroupId]:
+def load_planned_groups(
+    environment: TableEnvironment, timeline: Timeline, *, with_cancellable: bool = True
+) -> frozenset[FileGroupId]:
     """File groups that pending plans of table services are about to rewrite."""
-    plans = [instant for instant in timeline.pending if instant.action in _SERVICES]
-    return frozenset(group for instant in plans for group in _load_plan(environment, instant)[0])
+    instants = [instant for instant in timeline.pending if instant.action in _SERVICES]
+    plans = [load_pending_plan(environment, instant) for instant in instants]
+    return frozenset(group for plan in plans if with_cancellable or not plan.is_cancellable for group in plan.groups)
 
 
 def load_is_cancellable(environment: TableEnvironment, instant: Instant) -> bool:
     """Whether the pending plan of a table service yields to ingestion."""
-    if instant.action not in _SERVICES:
-        return False
-    return _load_plan(environment, instant)[1]
+    return instant.action in _SERVICES and load_pending_plan(environment, instant).is_cancellable
+
+
+def load_pending_plan(environment: TableEnvironment, instant: Instant) -> PendingPlan:
+    """The plan of a compaction, log compaction or clustering; an empty one if it has left the timeline."""
+    requested = Instant(instant.requested_at, instant.action, State.REQUESTED)
+    file = instant_path(environment.config, requested)
+    try:
+        content = load_content(environment.storage, environment.config, requested)
+    except NotFoundError:
+        # Rolled back since the timeline was listed: it touches nothing any more.
+        return PendingPlan()
+    if instant.action is Action.CLUSTERING:
+        clustering = decode_requested_replace_metadata(content, file=file).clustering_plan
+        slices = [s for group in clustering.input_groups for s in group.slices] if clustering is not None else []
+        groups = frozenset(s.group for s in slices)
+        extra = clustering.extra_metadata if clustering is not None else {}
+    else:
+        compaction = decode_compaction_plan(content, file=file)
+        groups = frozenset(operation.group for operation in compaction.operations)
+        extra = compaction.extra_metadata
+    return PendingPlan(groups, extra.get(CANCELLABLE_KEY) == "true", extra.get(MUTABLE_KEY) == "true")
 
 
 def find_rollback(environment: TableEnvironment, timeline: Timeline, target: Instant) -> Instant | None:
@@ -87,24 +125,6 @@ def load_rollback_plan(environment: TableEnvironment, rollback: Instant) -> Roll
     except NotFoundError:
         return None
     return decode_rollback_plan(content, file=instant_path(environment.config, requested))
-
-
-def _load_plan(environment: TableEnvironment, instant: Instant) -> tuple[frozenset[FileGroupId], bool]:
-    requested = Instant(instant.requested_at, instant.action, State.REQUESTED)
-    file = instant_path(environment.config, requested)
-    try:
-        content = load_content(environment.storage, environment.config, requested)
-    except NotFoundError:
-        # Rolled back since the timeline was listed: it touches nothing any more.
-        return frozenset(), False
-    if instant.action is Action.CLUSTERING:
-        plan = decode_requested_replace_metadata(content, file=file).clustering_plan
-        slices = [s for group in plan.input_groups for s in group.slices] if plan is not None else []
-        extra = plan.extra_metadata if plan is not None else {}
-        return frozenset(s.group for s in slices), extra.get(CANCELLABLE_KEY) == "true"
-    compaction = decode_compaction_plan(content, file=file)
-    groups = frozenset(operation.group for operation in compaction.operations)
-    return groups, compaction.extra_metadata.get(CANCELLABLE_KEY) == "true"
 
 
 def _load_inflight(environment: TableEnvironment, instant: Instant) -> CommitMetadata:

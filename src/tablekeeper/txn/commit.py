@@ -4,6 +4,10 @@ A write is begun (requested, inflight, heartbeat), does its work without any loc
 lock the timeline is loaded again, conflicts are looked for, the heartbeat, the inflight file and the lease are
 checked, the metadata table is brought up to date, and the completed instant is published. Whatever fails before
 that last step leaves the table as it was; what is left behind is rolled back, here or by the next writer.
+
+A table service comes through the same door, begun by its life cycle. One that is cancellable yields to every
+ingestion, also to one that is still at work: it commits only when all of those have said which file groups they
+touch, which they do when they go inflight, and it waits for that without the lock.
 """
 
 from __future__ import annotations
@@ -14,30 +18,38 @@ from dataclasses import dataclass
 
 from tablekeeper.errors import ConflictError, FencedError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
-from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, Operation, RequestedTime
+from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, Operation, RequestedTime, State
 from tablekeeper.timeline import Timeline, complete_instant, create_requested, load_timeline, start_inflight
 from tablekeeper.txn.candidates import find_rollback
-from tablekeeper.txn.conflict import OwnWrite, WriteKind
+from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, next_time
-from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
 from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.markers import delete_markers
 from tablekeeper.txn.rivals import NothingUnseen, Rivals, Unseen
 
 _LOG = logging.getLogger(__name__)
 _UNLOCKED_ROUNDS = 3
+_ANNOUNCEMENT_PATIENCE_S = 30.0
+_ANNOUNCEMENT_PAUSE_S = 0.2
 
-__all__ = ["Committed", "OpenWrite", "begin_write", "commit_write"]
+__all__ = ["Committed", "OpenWrite", "begin_write", "commit_write", "refuse_during_restore"]
 
 
 @dataclass(frozen=True)
 class OpenWrite:
-    """A write that has begun. `at_start` is the timeline on which it began, without itself."""
+    """A write that has begun. `at_start` is the timeline on which it began, without itself.
+
+    For the plan of a table service that is the timeline on which its execution began; what counts for conflicts is
+    everything since it was scheduled.
+    """
 
     inflight: Instant
     operation: Operation
     at_start: Timeline
     heartbeat: Heartbeat
+    kind: WriteKind = WriteKind.INGESTION
+    is_cancellable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,7 @@ def begin_write(environment: TableEnvironment, *, action: Action, operation: Ope
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         requested_at = RequestedTime(next_time(environment, timeline))
-        _refuse_during_restore(environment, timeline, requested_at)
+        refuse_during_restore(environment, timeline, requested_at)
         lease.check()
         # The heartbeat comes first: a pending instant without one is taken for dead.
         heartbeat = start_heartbeat(
@@ -81,35 +93,104 @@ def commit_write(
     before_publish: Callable[[CompletionTime], None],
     unseen: Unseen | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
+    refuse: Callable[[], None] = lambda: None,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
     `before_publish` runs under the lock with a completion time that is earlier than this write's own; it is where
     the metadata table is written. `settle` gives the metadata to publish on the timeline just loaded: the last word
-    on what depends on other commits. Files of others that `unseen` wants to look into are looked into without the lock,
-    except for those that came in while it was doing so the last time.
+    on what depends on other commits. `refuse` raises under the lock if the write has become unwanted. Files of
+    others that `unseen` wants to look into are looked into without the lock, except for those that came in while it
+    was doing so the last time.
     """
-    own = OwnWrite(
-        instant=write.inflight.requested_at,
-        kind=WriteKind.INGESTION,
-        file_groups=metadata.file_groups,
-        pending_at_start=frozenset(i.requested_at for i in write.at_start.pending),
-    )
-    rivals = Rivals(environment, own, unseen or NothingUnseen())
-    for rounds_left in reversed(range(_UNLOCKED_ROUNDS + 1)):
+    rivals: Rivals | None = None
+    waited = _Patience(environment, write)
+    rounds_left = _UNLOCKED_ROUNDS
+    while True:
         with environment.locked() as lease:
             timeline = load_timeline(environment.storage, environment.config)
             _refuse_to_go_on(environment, write, timeline)
+            refuse()
+            rivals = rivals or Rivals(
+                environment,
+                _own_write(write, metadata, timeline),
+                unseen or NothingUnseen(),
+                only_adds_logs=metadata.only_adds_logs,
+            )
             news = rivals.refuse_conflict(timeline)
-            if not news or not rounds_left:
+            unannounced = waited.unannounced(timeline)
+            if not unannounced and (not news or not rounds_left):
                 rivals.refuse_unseen(news)
                 settled = settle(metadata, timeline)
                 instant = _publish(environment, write, settled, timeline, lease=lease, before_publish=before_publish)
                 break
+        rounds_left = max(0, rounds_left - 1)
         rivals.refuse_unseen(news)
+        waited.pause(unannounced)
     write.heartbeat.stop()
     _discard_markers(environment, write)
     return Committed(instant, lease.held_s)
+
+
+def _own_write(write: OpenWrite, metadata: CommitMetadata, timeline: Timeline) -> OwnWrite:
+    requested_at = write.inflight.requested_at
+    if write.kind is WriteKind.INGESTION:
+        pending_at_start = frozenset(i.requested_at for i in write.at_start.pending)
+    else:
+        # Those that were pending when the plan was scheduled, which may be long before it is executed. An end is
+        # compared with a start here: both were taken from one increasing clock.
+        scheduled_at = CompletionTime(requested_at.value)
+        pending_at_start = frozenset(
+            i.requested_at
+            for i in timeline
+            if i.requested_at < requested_at and (i.completed_at is None or i.completed_at > scheduled_at)
+        )
+    return OwnWrite(
+        instant=requested_at,
+        kind=write.kind,
+        file_groups=metadata.file_groups,
+        pending_at_start=pending_at_start,
+        is_cancellable=write.is_cancellable,
+    )
+
+
+class _Patience:
+    """A cancellable plan waits for ingestion that has not said yet what it touches, within bounds."""
+
+    def __init__(self, environment: TableEnvironment, write: OpenWrite) -> None:
+        self._environment = environment
+        self._write = write
+        self._clock = environment.runtime.clock
+        self._since_s = self._clock.monotonic_s()
+
+    def unannounced(self, timeline: Timeline) -> list[Instant]:
+        """Live ingestion that is still requested."""
+        if not self._write.is_cancellable:
+            return []
+        silent = [i for i in timeline.pending if i.state is State.REQUESTED and pending_kind(i) is WriteKind.INGESTION]
+        if not silent:
+            return []
+        environment = self._environment
+        heartbeats = load_heartbeats(
+            environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+        )
+        return [i for i in silent if heartbeats.is_active(i.requested_at)]
+
+    def pause(self, unannounced: list[Instant]) -> None:
+        """Let some time pass; `ConflictError` if it has been too long."""
+        if not unannounced:
+            return
+        if self._clock.monotonic_s() - self._since_s > _ANNOUNCEMENT_PATIENCE_S:
+            first = unannounced[0]
+            raise ConflictError(
+                f"plan {self._write.inflight.requested_at} of table {self._environment.config.name} is cancellable, "
+                f"and {first} has not said for {_ANNOUNCEMENT_PATIENCE_S:.0f} s which file groups it touches: the plan "
+                "yields. Nothing was committed; schedule a new one.",
+                instant=self._write.inflight.requested_at.value,
+                beaten_by=first.requested_at.value,
+                file_groups=(),
+            )
+        self._clock.sleep(_ANNOUNCEMENT_PAUSE_S)
 
 
 def _publish(
@@ -144,10 +225,10 @@ def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: 
             "Nothing was committed; write again."
         )
     write.heartbeat.check()
-    _refuse_during_restore(environment, timeline, write.inflight.requested_at)
+    refuse_during_restore(environment, timeline, write.inflight.requested_at)
 
 
-def _refuse_during_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> None:
+def refuse_during_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> None:
     """While instants are being rolled back one by one, a write would stand on rows that are about to go."""
     restores = [i for i in timeline.pending if i.action is Action.RESTORE]
     if restores:

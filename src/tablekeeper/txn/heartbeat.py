@@ -1,6 +1,6 @@
 """Heartbeats: how a running write shows that it lives, so that nobody rolls it back.
 
-Java's files: `.hoodie/.heartbeat/<instant>`, empty, rewritten again and again; what counts is the
+Java's files: `.hoodie/.heartbeat/<instant>`, rewritten again and again; what counts is the
 modification time. A missing file means that nobody is at work on the instant.
 
 Two clocks meet here. The file's time is the store's (on an object store) or the writer's (on a local
@@ -23,12 +23,20 @@ from types import TracebackType
 from typing import Self
 
 from tablekeeper.config.lock_settings import HeartbeatSettings
-from tablekeeper.errors import FencedError, StorageError
+from tablekeeper.errors import FencedError, NotFoundError, StorageError
 from tablekeeper.model import RequestedTime, join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.protocol import Storage
 
-__all__ = ["Heartbeat", "HeartbeatSettings", "HeartbeatView", "delete_heartbeat", "load_heartbeats", "start_heartbeat"]
+__all__ = [
+    "Heartbeat",
+    "HeartbeatSettings",
+    "HeartbeatView",
+    "delete_heartbeat",
+    "load_heartbeat_owner",
+    "load_heartbeats",
+    "start_heartbeat",
+]
 
 _DIRECTORY = ".hoodie/.heartbeat"
 _LOG = logging.getLogger(__name__)
@@ -36,13 +44,21 @@ _USABLE = 0.9
 
 
 def start_heartbeat(
-    storage: Storage, instant: RequestedTime, *, settings: HeartbeatSettings, runtime: Runtime
+    storage: Storage, instant: RequestedTime, *, settings: HeartbeatSettings, runtime: Runtime, owner: str = ""
 ) -> Heartbeat:
-    """Write the heartbeat of `instant` and keep renewing it.
+    """Write the heartbeat of `instant` and keep renewing it. `owner` is kept in the file, whose contents Java ignores.
 
     Whether somebody else has one for the same instant is the caller's question, to be asked under the table lock.
     """
-    return Heartbeat(storage, instant, settings=settings, runtime=runtime)
+    return Heartbeat(storage, instant, settings=settings, runtime=runtime, owner=owner)
+
+
+def load_heartbeat_owner(storage: Storage, instant: RequestedTime) -> str | None:
+    """Who last beat for this instant; None if nobody did, empty if whoever did left no name."""
+    try:
+        return storage.read(_path(instant)).decode(errors="replace")
+    except NotFoundError:
+        return None
 
 
 def load_heartbeats(storage: Storage, *, settings: HeartbeatSettings, runtime: Runtime) -> HeartbeatView:
@@ -78,9 +94,16 @@ class Heartbeat:
     """The heartbeat of one write of ours. Leaving the `with` block stops it."""
 
     def __init__(
-        self, storage: Storage, instant: RequestedTime, *, settings: HeartbeatSettings, runtime: Runtime
+        self,
+        storage: Storage,
+        instant: RequestedTime,
+        *,
+        settings: HeartbeatSettings,
+        runtime: Runtime,
+        owner: str = "",
     ) -> None:
         self.instant = instant
+        self._content = owner.encode()
         self._storage = storage
         self._path = _path(instant)
         self._usable_s = settings.tolerance_ms / 1000 * _USABLE
@@ -89,7 +112,7 @@ class Heartbeat:
         self._over: str | None = None
         self._is_stopped = False
         self._beat_s, self._beat_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        storage.put(self._path, b"")
+        storage.put(self._path, self._content)
         # With few tolerable misses the configured interval would leave no room for one renewal that is late.
         interval_s = min(settings.interval_ms, settings.tolerance_ms / 3) / 1000
         self._renewal = runtime.threads.every(interval_s, self.renew, name=f"tablekeeper-heartbeat-{instant}")
@@ -115,7 +138,7 @@ class Heartbeat:
             # Writing blindly would bring back the heartbeat of a write that has been rolled back.
             is_there = self._storage.stat(self._path) is not None
             if is_there:
-                self._storage.put(self._path, b"")
+                self._storage.put(self._path, self._content)
         except StorageError as error:
             _LOG.warning("instant %s: the heartbeat failed and will be tried again: %s", self.instant, error)
             return

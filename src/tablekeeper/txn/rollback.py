@@ -6,7 +6,8 @@ target's instant files, markers and heartbeat go. Every step can be repeated: a 
 its plan and carried on. The plan names every file, because the commit metadata that named them may be gone by then.
 
 A table service that did not complete goes back to requested, and its plan stays to be run again. That happens in one
-hold of the lock: whoever runs the plan anew must not meet the rest of a rollback.
+hold of the lock: whoever runs the plan anew must not meet the rest of a rollback. A mutable plan, and one that was
+called off, leaves the timeline instead.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tablekeeper.config.concurrency_settings import FailedWrites
 from tablekeeper.errors import CommitOutcomeUnknownError
 from tablekeeper.format.plans import (
     InstantInfo,
@@ -38,7 +40,8 @@ from tablekeeper.timeline import (
     start_inflight,
     unpublish_instant,
 )
-from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
+from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
+from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
@@ -56,6 +59,7 @@ __all__ = [
     "resume_rollback",
     "rollback_approved",
     "rollback_instant",
+    "schedule_rollback",
     "withdraw_write",
 ]
 
@@ -82,10 +86,16 @@ Approval = Callable[[Timeline, Instant], bool]
 
 
 def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Instant]:
-    """Pending writes whose writer shows no sign of life. Table services are not among them."""
+    """Pending writes that are to be rolled back: those whose writer shows no sign of life, or as the settings say.
+
+    Table services are not among them.
+    """
+    policy = environment.concurrency.failed_writes
     pending = [i for i in timeline.pending if i.action in _INGESTION]
-    if not pending:
+    if not pending or policy is FailedWrites.NEVER:
         return []
+    if policy is FailedWrites.EAGER:
+        return pending
     heartbeats = load_heartbeats(
         environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
     )
@@ -136,11 +146,13 @@ def rollback_approved(
     before_publish: BeforeRollback,
     also_files: Iterable[str] = (),
     removes_plan: bool = False,
+    keeps_heartbeat: bool = False,
 ) -> RolledBack | None:
     """Roll back whatever instant was requested at this time; None if it is gone, or not approved.
 
     `also_files` go besides those that the target's metadata, its markers and an earlier plan name. With
-    `removes_plan` a pending table service leaves the timeline altogether.
+    `removes_plan` a pending table service leaves the timeline altogether. `keeps_heartbeat`: the caller beats for the
+    target, and is about to carry its plan out.
     """
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
@@ -148,10 +160,26 @@ def rollback_approved(
         if current is None or not approve(timeline, current):
             return None
         begun = _begin(environment, lease, timeline, current, also_files=also_files, removes_plan=removes_plan)
+        begun = replace(begun, keeps_heartbeat=keeps_heartbeat)
         if begun.keeps_plan:
             environment.storage.delete_many(begun.files)
             return _finish(environment, lease, begun, before_publish)
     return _delete_and_finish(environment, begun, before_publish)
+
+
+def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, approve: Approval) -> Instant | None:
+    """Put the rollback of a pending instant on the timeline, to be carried out later by `rollback_approved`.
+
+    From here on nobody begins to execute the target. None if it is gone, completed, or not approved.
+    """
+    with environment.locked() as lease:
+        timeline = load_timeline(environment.storage, environment.config)
+        current = timeline.find(target)
+        if current is None or current.is_completed or not approve(timeline, current):
+            return None
+        lease.check()
+        files = tuple(sorted(load_files_of(environment, current)))
+        return _find_or_request(environment, timeline, current, files)
 
 
 def resume_rollback(
@@ -197,6 +225,7 @@ class _Begun:
     action: Action
     started_ms: int
     keeps_plan: bool
+    keeps_heartbeat: bool = False
 
 
 def _begin(
@@ -220,21 +249,46 @@ def _begin(
         # An earlier attempt may have hidden a completed service: its plan says that it was a commit by then.
         action = Action(plan.instant.action)
     ordered = tuple(sorted(files))
-    if rollback is None:
-        rollback = create_requested(
-            storage,
-            config,
-            requested_at=RequestedTime(next_time(environment, timeline)),
-            action=Action.ROLLBACK,
-            content=encode_rollback_plan(_plan(environment, current, ordered)),
-        )
+    # Asked before the first change: a death on the way must not change the answer.
+    keeps_plan = action in _SERVICES and not removes_plan and not _leaves_with_attempt(environment, current)
+    rollback = _find_or_request(environment, timeline, current, ordered, known=rollback)
     if rollback.state is State.REQUESTED:
         rollback = start_inflight(storage, config, rollback)
     target = current
     if current.is_completed:
         lease.check()
         target = unpublish_instant(storage, config, current)
-    return _Begun(target, rollback, ordered, action, started_ms, keeps_plan=action in _SERVICES and not removes_plan)
+    return _Begun(target, rollback, ordered, action, started_ms, keeps_plan=keeps_plan)
+
+
+def _find_or_request(
+    environment: TableEnvironment,
+    timeline: Timeline,
+    target: Instant,
+    files: tuple[str, ...],
+    *,
+    known: Instant | None = None,
+) -> Instant:
+    """The rollback of `target` that is on the timeline, or a new one."""
+    rollback = known or find_rollback(environment, timeline, target)
+    if rollback is not None:
+        return rollback
+    return create_requested(
+        environment.storage,
+        environment.config,
+        requested_at=RequestedTime(next_time(environment, timeline)),
+        action=Action.ROLLBACK,
+        content=encode_rollback_plan(_plan(environment, target, files)),
+    )
+
+
+def _leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
+    """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was called off."""
+    if target.action not in _SERVICES:
+        return False
+    if load_pending_plan(environment, target).is_mutable:
+        return True
+    return load_cancel_request(environment.storage, target.requested_at) is not None
 
 
 def _delete_and_finish(environment: TableEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
@@ -264,7 +318,7 @@ def _finish(environment: TableEnvironment, lease: Lease, begun: _Begun, before_p
         )
     # Somebody else finished it: a service that was put back to requested may be running again by now.
     if is_ours or not begun.keeps_plan:
-        _remove_target(environment, begun.target, keeps_plan=begun.keeps_plan)
+        _remove_target(environment, begun.target, keeps_plan=begun.keeps_plan, keeps_heartbeat=begun.keeps_heartbeat)
     return outcome
 
 
@@ -275,14 +329,19 @@ def _remove_from_metadata_table(environment: TableEnvironment, target: Instant) 
         remove_metadata_update(environment.storage, config, target=target.requested_at, runtime=environment.runtime)
 
 
-def _remove_target(environment: TableEnvironment, target: Instant, *, keeps_plan: bool = False) -> None:
+def _remove_target(
+    environment: TableEnvironment, target: Instant, *, keeps_plan: bool = False, keeps_heartbeat: bool = False
+) -> None:
     """The instant files go last: who dies on the way leaves a pending instant, and the next writer does the rest.
 
     Among them the latest state goes first: no earlier one stands there as if work were still to come.
     """
     delete_markers(environment.storage, instant=target.requested_at.value)
-    delete_heartbeat(environment.storage, target.requested_at)
+    if not keeps_heartbeat:
+        delete_heartbeat(environment.storage, target.requested_at)
     _remove_states(environment, target, keeps_requested=keeps_plan)
+    if target.action in _SERVICES and not keeps_plan:
+        delete_cancel_request(environment.storage, target.requested_at)
 
 
 def _remove_states(environment: TableEnvironment, target: Instant, *, keeps_requested: bool = False) -> None:

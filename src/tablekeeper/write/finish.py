@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
-from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, WriteStat, join_path
+from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.txn.commit import OpenWrite, commit_write
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
@@ -20,7 +20,7 @@ from tablekeeper.write.nesting import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema_news import KnownSchema, with_present_schema
 
-__all__ = ["finish_write", "metadata_rollback"]
+__all__ = ["file_ids_by_partition", "finish_write", "metadata_rollback"]
 
 
 def finish_write(
@@ -29,14 +29,19 @@ def finish_write(
     context: WriteContext,
     *,
     files: Sequence[WrittenFile],
-    replaced: Sequence[FileSlice] | None,
+    replaced: Mapping[str, tuple[str, ...]] | None,
     extra: dict[str, str],
     engine: Engine,
     policy: MetadataPolicy,
     unseen: Unseen,
     known_schema: KnownSchema,
+    refuse: Callable[[], None] = lambda: None,
 ) -> WriteResult:
-    """Complete the write. `replaced` slices are hidden from the commit on; None if this is no replace commit."""
+    """Complete the write.
+
+    `replaced` file ids, by partition, are hidden from the commit on; None if this is no replace commit. `refuse` is
+    asked under the lock, and raises if the write has become unwanted.
+    """
     stats = tuple(file.stat for file in files)
     if engine.may_repeat_tasks:
         _delete_files_of_other_attempts(environment, write, stats)
@@ -45,7 +50,8 @@ def finish_write(
         operation=write.operation,
         stats=stats,
         extra={**extra, SCHEMA_KEY: context.table_schema},
-        replaced=_by_partition(replaced) if replaced is not None else None,
+        compacted=write.operation in (Operation.COMPACT, Operation.LOG_COMPACT),
+        replaced=replaced,
     )
     notes: list[str] = []
 
@@ -68,6 +74,7 @@ def finish_write(
         before_publish=sync_metadata_table,
         unseen=unseen,
         settle=partial(with_present_schema, environment, known_schema, context),
+        refuse=refuse,
     )
     return WriteResult(
         operation=write.operation.value.lower(),
@@ -84,6 +91,14 @@ def finish_write(
     )
 
 
+def file_ids_by_partition(slices: Sequence[FileSlice]) -> dict[str, tuple[str, ...]]:
+    """The file groups of these slices, as commit metadata lists those that a commit replaces."""
+    ids: dict[str, list[str]] = defaultdict(list)
+    for file_slice in slices:
+        ids[file_slice.group.partition].append(file_slice.group.file_id)
+    return {partition: tuple(sorted(each)) for partition, each in sorted(ids.items())}
+
+
 def metadata_rollback(environment: TableEnvironment) -> BeforeRollback:
     """What a rollback does to the metadata table before it completes."""
 
@@ -97,13 +112,6 @@ def metadata_rollback(environment: TableEnvironment) -> BeforeRollback:
         )
 
     return sync_metadata_table
-
-
-def _by_partition(slices: Sequence[FileSlice]) -> dict[str, tuple[str, ...]]:
-    ids: dict[str, list[str]] = defaultdict(list)
-    for file_slice in slices:
-        ids[file_slice.group.partition].append(file_slice.group.file_id)
-    return {partition: tuple(sorted(each)) for partition, each in sorted(ids.items())}
 
 
 def _delete_files_of_other_attempts(

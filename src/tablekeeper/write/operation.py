@@ -28,7 +28,7 @@ from tablekeeper.txn.rivals import NothingUnseen, Unseen
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_write
 from tablekeeper.write.bulk import write_new_files
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.finish import finish_write, metadata_rollback
+from tablekeeper.write.finish import file_ids_by_partition, finish_write, metadata_rollback
 from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
 from tablekeeper.write.kernels import GroupTask, write_group
 from tablekeeper.write.plan import (
@@ -284,7 +284,7 @@ def _finish(
         write,
         context,
         files=files,
-        replaced=replaced,
+        replaced=None if replaced is None else file_ids_by_partition(replaced),
         extra=request.extra,
         engine=request.engine,
         policy=request.policy,

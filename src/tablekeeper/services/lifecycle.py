@@ -1,0 +1,332 @@
+"""The life of a plan after it was scheduled: guard, execute, commit, roll back. Once for all kinds of plans (seed 000).
+
+Before anything else the executor passes the guard, in one transaction: if the plan has an active heartbeat, somebody
+is at work on it, and we stop; a mutable plan must not be inflight nor the target of a rollback either; then our
+heartbeat starts. So at most one executor is at work on a plan, and nobody rolls it back meanwhile.
+
+An attempt that failed is rolled back: by the executor itself if it can, by the next one otherwise. An immutable plan
+stays and is executed again; a mutable one goes with its attempt. A cancellable plan that has to yield, and any plan
+that was called off, is removed: the wish is written down first, so that a death on the way is no way back (seed 002).
+
+A process that slept through the end of its heartbeat finds out before it publishes a file (`CancelWatch`), and at the
+latest under the lock of the commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tablekeeper.config.lifecycle_settings import LifecycleSettings
+from tablekeeper.errors import (
+    CommitOutcomeUnknownError,
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    PlanCancelledError,
+    PlanHeldError,
+    TablekeeperError,
+)
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.plans import Attempt, Plan, Service, ServiceKind, ServiceResult
+from tablekeeper.services.scheduling import process_name
+from tablekeeper.snapshot.listing import load_files_of_instant
+from tablekeeper.timeline import (
+    Timeline,
+    instant_path,
+    load_commit_metadata,
+    load_content,
+    load_timeline,
+    start_inflight,
+)
+from tablekeeper.txn.cancel_requests import CancelRequest, CancelWatch, load_cancel_request, save_cancel_request
+from tablekeeper.txn.candidates import find_rollback
+from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
+from tablekeeper.txn.rivals import NothingUnseen
+from tablekeeper.txn.rollback import rollback_approved
+from tablekeeper.write.finish import finish_write, metadata_rollback
+from tablekeeper.write.operation import WriteRequest
+from tablekeeper.write.schema_news import refuse_changed_schema
+
+__all__ = ["execute_plan", "find_plan", "load_plan", "remove_plan"]
+
+_LOG = logging.getLogger(__name__)
+_KINDS = {kind.action: kind for kind in ServiceKind}
+
+
+def execute_plan(
+    request: WriteRequest, service: Service, instant: RequestedTime, settings: LifecycleSettings
+) -> ServiceResult:
+    """Carry the plan out, or raise and leave the table as it was.
+
+    `PlanHeldError` if another process is at work on it. A plan that was completed already is no error: the result says
+    so. `request` is a prepared write of the service's operation.
+    """
+    clock = request.runtime.clock
+    started_s = clock.monotonic_s()
+    entered = _pass_guard(request.environment, service, instant, settings)
+    if isinstance(entered, Instant):
+        return _completed_before(request.environment, service, entered)
+    try:
+        result = _execute(request, service, entered)
+    except BaseException as error:
+        _give_up(request.environment, entered, error)
+        raise
+    return replace(result, seconds=clock.monotonic_s() - started_s)
+
+
+def find_plan(timeline: Timeline, instant: RequestedTime) -> tuple[Instant, ServiceKind]:
+    """The plan, pending or completed. `InvalidRequestError` if there is none, or it is of another kind."""
+    found = timeline.find(instant)
+    if found is None:
+        raise InvalidRequestError(
+            f"there is no plan {instant} on the timeline: it was called off or rolled back, or never there. "
+            "`Table.plans()` lists the plans there are."
+        )
+    kind = _KINDS.get(found.action)
+    if kind is None and not found.is_completed:
+        raise InvalidRequestError(f"{found} is no compaction, log compaction or clustering, and cannot be executed.")
+    completed = {Action.COMMIT: ServiceKind.COMPACTION, Action.REPLACE_COMMIT: ServiceKind.CLUSTERING}
+    return found, kind or completed.get(found.action, ServiceKind.LOG_COMPACTION)
+
+
+def load_plan(environment: TableEnvironment, service: Service, instant: Instant) -> Plan:
+    """The plan in the requested file of `instant`."""
+    requested = Instant(instant.requested_at, service.kind.action, State.REQUESTED)
+    file = instant_path(environment.config, requested)
+    return service.decode(load_content(environment.storage, environment.config, requested), file=file)
+
+
+def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approve: Callable[[Instant], bool]) -> bool:
+    """Roll back whatever was done of a pending plan, and take it off the timeline. False if `approve` said no.
+
+    `approve` is asked under the lock about the plan as it is then.
+    """
+    outcome = rollback_approved(
+        environment,
+        instant,
+        approve=lambda _, current: current.is_pending and approve(current),
+        before_publish=metadata_rollback(environment),
+        removes_plan=True,
+    )
+    return outcome is not None
+
+
+@dataclass(frozen=True)
+class _Entered:
+    """An executor that has passed the guard. `is_retry`: an earlier attempt has to be rolled back first."""
+
+    instant: Instant
+    plan: Plan
+    timeline: Timeline
+    heartbeat: Heartbeat
+    owner: str
+    is_retry: bool
+
+
+def _pass_guard(
+    environment: TableEnvironment, service: Service, instant: RequestedTime, settings: LifecycleSettings
+) -> _Entered | Instant:
+    """Seed 000: one transaction that lets at most one executor through. The plan's instant if it is completed."""
+    with environment.locked() as lease:
+        timeline = load_timeline(environment.storage, environment.config)
+        current, kind = find_plan(timeline, instant)
+        if current.is_completed:
+            return current
+        if kind is not service.kind:
+            raise InvalidRequestError(f"{current} is a plan of {kind.value}, not of {service.kind.value}.")
+        refuse_during_restore(environment, timeline, instant)
+        if settings.guard:
+            _refuse_held(environment, current)
+        plan = load_plan(environment, service, current)
+        is_retry = current.state is State.INFLIGHT or find_rollback(environment, timeline, current) is not None
+        if is_retry and plan.flags.mutable:
+            raise FencedError(
+                f"{current} is a mutable plan that was begun or is being rolled back, and is not executed again. The "
+                "next clean removes it; schedule a new plan."
+            )
+        _refuse_called_off(environment, current)
+        lease.check()
+        owner = f"{process_name()} {environment.runtime.ids.uuid()}"
+        heartbeat = start_heartbeat(
+            environment.storage,
+            instant,
+            settings=environment.heartbeat_settings,
+            runtime=environment.runtime,
+            owner=owner,
+        )
+        if not is_retry:
+            try:
+                current = start_inflight(environment.storage, environment.config, current)
+            except BaseException:
+                heartbeat.stop()
+                raise
+    return _Entered(current, plan, timeline, heartbeat, owner, is_retry)
+
+
+def _refuse_held(environment: TableEnvironment, current: Instant) -> None:
+    heartbeats = load_heartbeats(
+        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+    )
+    if not heartbeats.is_active(current.requested_at):
+        return
+    age_s = heartbeats.ages[current.requested_at]
+    owner = (load_heartbeat_owner(environment.storage, current.requested_at) or "").partition(" ")[0]
+    raise PlanHeldError(
+        f"{current}: {owner or 'another process'} is at work on it, its heartbeat is {age_s:.0f} s old. Leave it to "
+        f"that process; should it have died, the plan is free {heartbeats.patience_s:.0f} s after the last beat.",
+        instant=current.requested_at.value,
+        heartbeat_age_s=age_s,
+    )
+
+
+def _refuse_called_off(environment: TableEnvironment, current: Instant) -> None:
+    request = load_cancel_request(environment.storage, current.requested_at)
+    if request is not None:
+        raise PlanCancelledError(
+            f"{current} was called off ({request.reason}) and is not executed. The next clean removes what is left.",
+            instant=current.requested_at.value,
+            reason=request.reason,
+        )
+
+
+def _execute(request: WriteRequest, service: Service, entered: _Entered) -> ServiceResult:
+    environment = request.environment
+    inflight = _begin_again(environment, entered) if entered.is_retry else entered.instant
+    requested_at = inflight.requested_at
+    write = OpenWrite(
+        inflight,
+        service.kind.operation,
+        entered.timeline,
+        entered.heartbeat,
+        kind=service.kind.write_kind,
+        is_cancellable=entered.plan.flags.cancellable,
+    )
+    refuse_changed_schema(environment, request.known_schema, write)
+    context = replace(request.context, instant=requested_at.value)
+    watch = CancelWatch(context.store, requested_at, owner=entered.owner, runtime=environment.runtime)
+    attempt = Attempt(request.engine, context, environment.config, watch)
+    rewritten = service.rewrite(attempt, entered.plan)
+    written = finish_write(
+        environment,
+        write,
+        context,
+        files=rewritten.files,
+        replaced=rewritten.replaced,
+        extra=request.extra,
+        engine=request.engine,
+        policy=request.policy,
+        unseen=NothingUnseen(),
+        known_schema=request.known_schema,
+        refuse=watch.check_now,
+    )
+    return ServiceResult(
+        instant=requested_at,
+        service=service.kind.value,
+        outcome="completed",
+        completed_at=written.completed_at,
+        file_groups=len(entered.plan.file_groups),
+        files=written.files,
+        rows=sum(file.stat.writes for file in rewritten.files),
+        bytes_read=entered.plan.size,
+        bytes_written=written.bytes_written,
+        lock_held_s=written.lock_held_s,
+        notes=written.notes,
+    )
+
+
+def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
+    """Roll back what an earlier attempt left, and put the plan inflight anew."""
+    requested_at = entered.instant.requested_at
+    rollback_approved(
+        environment,
+        requested_at,
+        approve=lambda _, current: current.is_pending,
+        before_publish=metadata_rollback(environment),
+        also_files=_load_files_of_attempts(environment, entered),
+        keeps_heartbeat=True,
+    )
+    with environment.locked() as lease:
+        timeline = load_timeline(environment.storage, environment.config)
+        current = timeline.find(requested_at)
+        entered.heartbeat.check()
+        if current is None or current.state is not State.REQUESTED:
+            raise FencedError(
+                f"plan {requested_at} was taken over or removed by another process. Nothing was committed; reload."
+            )
+        lease.check()
+        return start_inflight(environment.storage, environment.config, current)
+
+
+def _load_files_of_attempts(environment: TableEnvironment, entered: _Entered) -> frozenset[str]:
+    """Files of earlier attempts that no marker names: their names carry the plan's instant."""
+    partitions = sorted({group.partition for group in entered.plan.file_groups})
+    return load_files_of_instant(
+        environment.storage, partitions, entered.instant.requested_at, runtime=environment.runtime
+    )
+
+
+def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseException) -> None:
+    """After a failed attempt: clean up what is ours to clean up. What cannot be done here, the next one does."""
+    if isinstance(cause, CommitOutcomeUnknownError):
+        # The last request may still land: nobody may touch the attempt before the heartbeat has lapsed.
+        entered.heartbeat.abandon()
+        return
+    try:
+        entered.heartbeat.check()
+    except FencedError:
+        # Somebody else may be at work on the plan by now.
+        entered.heartbeat.stop()
+        return
+    try:
+        if isinstance(cause, PlanCancelledError) or (
+            isinstance(cause, ConflictError) and entered.plan.flags.cancellable
+        ):
+            _call_off(environment, entered, cause)
+        else:
+            _roll_back(environment, entered)
+    except TablekeeperError as second:
+        cause.add_note(f"Cleaning up after {entered.instant} failed as well ({second}); the next clean will do it.")
+    finally:
+        entered.heartbeat.stop()
+
+
+def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
+    rollback_approved(
+        environment,
+        entered.instant.requested_at,
+        approve=lambda _, current: current.state is State.INFLIGHT,
+        before_publish=metadata_rollback(environment),
+    )
+
+
+def _call_off(environment: TableEnvironment, entered: _Entered, cause: BaseException) -> None:
+    """The plan cannot succeed any more. The wish comes first: a death after it leaves a plan that is known to go."""
+    instant = entered.instant.requested_at
+    with environment.locked():
+        current = load_timeline(environment.storage, environment.config).find(instant)
+        if current is None or current.is_completed:
+            return
+        now_ms = environment.runtime.clock.now_ms()
+        reason = cause.reason if isinstance(cause, PlanCancelledError) else f"yields: {cause}"
+        save_cancel_request(environment.storage, CancelRequest(instant, reason, process_name(), now_ms))
+    remove_plan(environment, instant, approve=lambda _: True)
+
+
+def _completed_before(environment: TableEnvironment, service: Service, completed: Instant) -> ServiceResult:
+    metadata = load_commit_metadata(environment.storage, environment.config, completed)
+    if metadata.operation is not service.kind.operation:
+        raise InvalidRequestError(f"{completed} is no plan of {service.kind.value}: there is nothing to execute.")
+    return ServiceResult(
+        instant=completed.requested_at,
+        service=service.kind.value,
+        outcome="already completed",
+        completed_at=completed.completed_at,
+        file_groups=len(metadata.file_groups),
+        files=tuple(stat.path for stat in metadata.stats),
+        rows=sum(stat.writes for stat in metadata.stats),
+        bytes_written=sum(stat.size for stat in metadata.stats),
+    )

@@ -1,0 +1,213 @@
+"""Making a plan and putting it on the timeline: the first half of every plan's life.
+
+Planning happens without the lock, on the timeline as it was when it began. Publishing happens under it: what completed
+meanwhile is read, and the draft is brought up to date with it. A slice that only got more log files takes them along,
+because a commit that completed before the plan's requested time belongs to the slices that the plan rewrites; work
+whose files changed in any other way is dropped. Partitions that the news touched are recorded as missing: the window of
+the next plan begins at this plan's requested time, and would not see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, Operation, RequestedTime, WriteStat
+from tablekeeper.services.partitions import PlanningWindow, load_planning_window
+from tablekeeper.services.plans import Draft, LeftOut, Plan, PlanFlags, Service, Work
+from tablekeeper.snapshot.slices import decode_partition_files
+from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
+from tablekeeper.timeline import Timeline, create_requested, load_commit_metadata, load_timeline
+from tablekeeper.txn.candidates import load_planned_groups
+from tablekeeper.txn.commit import refuse_during_restore
+from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.locks.processes import LinuxProcesses
+
+__all__ = ["Drafted", "ScheduledPlan", "plan_draft", "process_name", "schedule_plan"]
+
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A draft with what it was made from: the timeline, and the partitions that were looked at and why."""
+
+    draft: Draft
+    window: PlanningWindow
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledPlan:
+    """A plan that is on the timeline, to be executed by anybody. `instant` names it."""
+
+    instant: RequestedTime
+    service: str
+    file_groups: int
+    bytes: int
+    partitions: tuple[str, ...]
+    missing_partitions: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+    flags: PlanFlags
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instant": self.instant.value,
+            "service": self.service,
+            "file_groups": self.file_groups,
+            "bytes": self.bytes,
+            "partitions": list(self.partitions),
+            "missing_partitions": list(self.missing_partitions),
+            "mutable": self.flags.mutable,
+            "cancellable": self.flags.cancellable,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.service} {self.instant} scheduled: {self.file_groups} file groups in {len(self.partitions)} "
+            f"partitions, {self.bytes:,} bytes to read"
+        )
+
+
+def process_name() -> str:
+    """Who this process is, for others to read: host and process id."""
+    me = LinuxProcesses().me()
+    return f"{me.host}:{me.pid}"
+
+
+def plan_draft(environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool) -> Drafted:
+    """What the service would do now. Loads the timeline and the partitions that may need work; changes nothing."""
+    timeline = load_timeline(environment.storage, environment.config)
+    window = load_planning_window(
+        environment, timeline, service.kind, incremental=incremental, decode=partial(_decode, service)
+    )
+    choice = service.choose_partitions(window.partitions)
+    snapshot = _load_snapshot(environment, timeline, choice.chosen)
+    busy = load_planned_groups(environment, timeline, with_cancellable=flags.cancellable)
+    draft = service.plan(snapshot, busy=busy)
+    return Drafted(replace(draft, left_out=(*choice.left_out, *draft.left_out)), window, timeline)
+
+
+def schedule_plan(
+    environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool
+) -> ScheduledPlan | None:
+    """Put a plan on the timeline; None if there is nothing to do."""
+    flags = replace(flags, scheduled_by=flags.scheduled_by or process_name())
+    for _ in range(_ROUNDS):
+        drafted = plan_draft(environment, service, flags=flags, incremental=incremental)
+        if not drafted.draft.work:
+            return None
+        published = _publish(environment, service, drafted, flags)
+        if published is not None:
+            return published
+    return None
+
+
+def _publish(
+    environment: TableEnvironment, service: Service, drafted: Drafted, flags: PlanFlags
+) -> ScheduledPlan | None:
+    """The plan on the timeline; None if the news left nothing of it."""
+    with environment.locked() as lease:
+        timeline = load_timeline(environment.storage, environment.config)
+        requested_at = RequestedTime(next_time(environment, timeline))
+        refuse_during_restore(environment, timeline, requested_at)
+        if _lost_commits(drafted.timeline, timeline):
+            return None
+        draft = _with_news(environment, drafted, timeline, with_cancellable=flags.cancellable)
+        if not draft.work:
+            return None
+        plan = Plan(work=draft.work, flags=flags, missing=draft.missing)
+        lease.check()
+        create_requested(
+            environment.storage,
+            environment.config,
+            requested_at=requested_at,
+            action=service.kind.action,
+            content=service.encode(plan),
+        )
+    return ScheduledPlan(
+        instant=requested_at,
+        service=service.kind.value,
+        file_groups=len(plan.file_groups),
+        bytes=plan.size,
+        partitions=tuple(sorted({group.partition for group in plan.file_groups})),
+        missing_partitions=draft.missing,
+        left_out=draft.left_out,
+        flags=flags,
+    )
+
+
+def _decode(service: Service, content: bytes, file: str) -> Plan:
+    return service.decode(content, file=file)
+
+
+def _load_snapshot(environment: TableEnvironment, timeline: Timeline, partitions: Sequence[str]) -> Snapshot:
+    return load_snapshot(
+        environment.storage, environment.config, timeline, runtime=environment.runtime, partitions=partitions
+    )
+
+
+def _lost_commits(before: Timeline, now: Timeline) -> bool:
+    """Whether a commit that the draft stands on was rolled back. One that was archived is not lost."""
+    known = {i.requested_at for i in now.completed_writes}
+    return any(i.requested_at not in known and not now.is_archived(i.requested_at) for i in before.completed_writes)
+
+
+def _with_news(environment: TableEnvironment, drafted: Drafted, now: Timeline, *, with_cancellable: bool) -> Draft:
+    known = {i.requested_at for i in drafted.timeline.completed_writes}
+    news = [i for i in now.completed_writes_by_completion if i.requested_at not in known]
+    load = partial(load_commit_metadata, environment.storage, environment.config)
+    metadata = environment.runtime.threads.map(load, news)
+    draft = drafted.draft
+    for instant, commit in zip(news, metadata, strict=True):
+        draft = _advance(draft, instant, commit)
+    if now.pending == drafted.timeline.pending:
+        return draft
+    busy = load_planned_groups(environment, now, with_cancellable=with_cancellable)
+    return _without(draft, busy, reason="in a plan that was scheduled meanwhile")
+
+
+def _advance(draft: Draft, instant: Instant, commit: CommitMetadata) -> Draft:
+    """The draft after a commit that completed while it was being made."""
+    news = tuple(
+        LeftOut(partition, f"touched by {instant.requested_at} while the plan was made", comes_back=True)
+        for partition in sorted(commit.partitions)
+    )
+    draft = replace(draft, left_out=(*draft.left_out, *news))
+    changed = {FileGroupId(p, file_id) for p, ids in (commit.replaced or {}).items() for file_id in ids}
+    added: dict[FileGroupId, list[WriteStat]] = {}
+    for stat in commit.stats:
+        if stat.is_log and commit.operation is not Operation.LOG_COMPACT:
+            added.setdefault(stat.group, []).append(stat)
+        else:
+            changed.add(stat.group)
+    draft = _without(draft, frozenset(changed), reason=f"changed by {instant.requested_at} while the plan was made")
+    work = tuple(
+        replace(each, slices=tuple(_with_logs(file_slice, added) for file_slice in each.slices)) for each in draft.work
+    )
+    return replace(draft, work=work)
+
+
+def _with_logs(file_slice: FileSlice, added: dict[FileGroupId, list[WriteStat]]) -> FileSlice:
+    stats = added.get(file_slice.group)
+    if not stats:
+        return file_slice
+    names = [(stat.file_name, stat.size) for stat in stats]
+    logs = decode_partition_files(file_slice.group.partition, names).logs
+    new = (*file_slice.logs, *(log for log in logs if not log.is_cdc))
+    return replace(file_slice, logs=tuple(sorted(new, key=lambda log: log.order)))
+
+
+def _without(draft: Draft, groups: frozenset[FileGroupId], *, reason: str) -> Draft:
+    """The draft less the work on these groups, whose partitions come back."""
+    kept: list[Work] = []
+    left_out = list(draft.left_out)
+    for work in draft.work:
+        stale = work.file_groups & groups
+        if not stale:
+            kept.append(work)
+        else:
+            left_out.append(LeftOut(work.partition, reason, len(work.slices), work.size, comes_back=True))
+    return replace(draft, work=tuple(kept), left_out=tuple(left_out))
