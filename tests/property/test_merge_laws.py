@@ -7,11 +7,12 @@ rows, batch by batch.
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablekeeper.record.merge import KEY_COLUMN, collapse
+from tablekeeper.record.merge import KEY_COLUMN, Deletes, collapse
 from tests.support.merge_model import TYPES, Case, as_change, as_table, cases, model
 
 
@@ -60,3 +61,22 @@ def test_how_changes_are_cut_into_blocks_makes_no_difference(case: Case) -> None
     one, other = merged(single)[0], merged(case)[0]
     # As text, because not-a-number is not equal to itself.
     assert sorted(map(repr, one.to_pylist())) == sorted(map(repr, other.to_pylist()))
+
+
+@pytest.mark.parametrize("names", [(), ("int64",), ("float64",), ("string",), ("float64", "int64")], ids=str)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_changes_of_a_slice_may_be_replaced_by_their_winners_wherever_more_changes_follow(
+    names: tuple[str, ...], data: st.DataObject
+) -> None:
+    case = data.draw(cases(names))
+    changes = [as_change(block, case) for block in case.blocks]
+    compacted = data.draw(st.integers(0, len(changes)))
+    fewer = collapse(changes[:compacted], case.rule, schema=case.schema).as_changes()
+    winners = collapse(fewer + changes[compacted:], case.rule, schema=case.schema)
+    parts = [winners.apply(as_table(g, case.schema, case.rule.ordering)) for g in case.base]
+    table = pa.concat_tables([*parts, winners.unseen()])
+    actual = sorted(zip(table.column(KEY_COLUMN).to_pylist(), table.column("row").to_pylist(), strict=True))
+    assert actual == model(case)
+    keys = [change.keys if isinstance(change, Deletes) else change.column(KEY_COLUMN) for change in fewer]
+    assert all(pc.count_distinct(each).as_py() == len(each) for each in keys)

@@ -33,14 +33,19 @@ def at(number: int) -> str:
 def data(instant: int, *rows: tuple[str, int], compacted: str = "") -> bytes:
     table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
     header = {HeaderKey.INSTANT_TIME: at(instant), HeaderKey.SCHEMA: AVRO}
-    if compacted:
-        header[HeaderKey.COMPACTED_BLOCK_TIMES] = ",".join(at(int(n)) for n in compacted.split(","))
+    header |= compacted_times(compacted)
     return encode_block(BlockType.PARQUET_DATA, header, encode_parquet_block_content(table, avro_schema_json=AVRO))
 
 
-def deletes(instant: int, *keys: str) -> bytes:
+def deletes(instant: int, *keys: str, compacted: str = "") -> bytes:
     content = encode_deletes(pa.array(keys), partition="", ordering=None)
-    return encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: at(instant)}, content)
+    return encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: at(instant)} | compacted_times(compacted), content)
+
+
+def compacted_times(numbers: str) -> dict[HeaderKey, str]:
+    if not numbers:
+        return {}
+    return {HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(at(int(n)) for n in numbers.split(","))}
 
 
 def rollback(instant: int, *, target: int) -> bytes:
@@ -75,7 +80,7 @@ def values(storage: MemoryStorage, logs: list[LogFile], visibility: BlockVisibil
         rule=MergeRule(MergeMode.COMMIT_TIME),
         key=KeySpec(("v",), composite=False),
         visibility=visibility,
-    )
+    ).changes
     found: list[object] = []
     for change in changes:
         if isinstance(change, Deletes):
@@ -115,6 +120,28 @@ def test_a_log_compaction_of_a_log_compaction_replaces_both(storage: MemoryStora
         data(5, ("a", 111), compacted="3,4"),
     )
     assert values(storage, logs) == [111]
+
+
+def test_a_log_compaction_block_stands_where_the_newest_that_it_replaces_stood(storage: MemoryStorage) -> None:
+    # The log compaction was planned before 4, and completed after it.
+    logs = put(storage, data(1, ("a", 1)), data(2, ("a", 2)), data(4, ("a", 4)), data(5, ("a", 12), compacted="1,2"))
+    assert values(storage, logs) == [12, 4]
+
+
+def test_a_log_compaction_block_counts_for_nothing_once_its_originals_were_compacted(storage: MemoryStorage) -> None:
+    logs = put(storage, data(5, ("a", 12), compacted="1,2"), data(6, ("a", 6)))
+    assert values(storage, logs) == [6]
+
+
+def test_a_log_compaction_block_counts_if_any_of_its_originals_is_there(storage: MemoryStorage) -> None:
+    logs = put(storage, data(2, ("a", 2)), data(3, ("a", 3)), data(5, ("a", 12), compacted="1,2"))
+    assert values(storage, logs) == [12, 3]
+
+
+def test_all_blocks_of_a_log_compaction_stand_in_for_the_originals_in_their_own_order(storage: MemoryStorage) -> None:
+    both = deletes(5, "b", compacted="1,2") + data(5, ("a", 12), compacted="1,2")
+    logs = put(storage, data(1, ("a", 1)), deletes(2, "b"), both, data(6, ("a", 6)))
+    assert values(storage, logs) == [["b"], 12, 6]
 
 
 def test_damage_at_the_end_or_in_the_middle_of_a_file_hides_only_the_damaged_block(storage: MemoryStorage) -> None:

@@ -27,7 +27,7 @@ from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 
-__all__ = ["EVERY_BLOCK", "BlockVisibility", "Change", "PartialRows", "load_changes", "load_log_keys"]
+__all__ = ["EVERY_BLOCK", "BlockVisibility", "Change", "LogChanges", "PartialRows", "load_changes", "load_log_keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,18 @@ class PartialRows:
 
 
 Change: TypeAlias = "pa.Table | PartialRows | Deletes"
+
+
+@dataclass(frozen=True, slots=True)
+class LogChanges:
+    """The changes in the order in which they take effect, and the instants whose blocks they come from."""
+
+    changes: list[Change]
+    instants: tuple[str, ...]
+
+    @property
+    def has_partial_rows(self) -> bool:
+        return any(isinstance(change, PartialRows) for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +100,18 @@ def load_changes(
     rule: MergeRule,
     key: KeySpec,
     visibility: BlockVisibility,
-) -> list[Change]:
+) -> LogChanges:
     """Row changes as tables of `schema` (which has the record key column), or of a part of it, and deletes."""
+    blocks = _effective_blocks(storage, logs, visibility)
     changes: list[Change] = []
-    for placed in _effective_blocks(storage, logs, visibility):
+    for placed in blocks:
         if placed.block.type is BlockType.DELETE:
             changes.append(_deletes(placed, schema, rule))
         elif _is_partial(placed):
             changes.append(PartialRows(_rows(placed, schema, key)))
         else:
             changes.append(_rows(placed, schema, key))
-    return changes
+    return LogChanges(changes, tuple(dict.fromkeys(placed.instant for placed in blocks)))
 
 
 def load_log_keys(
@@ -137,11 +150,25 @@ def _read_log(storage: Storage, path: str) -> bytes:
 
 
 def _with_compacted_blocks(blocks: list[_PlacedBlock]) -> list[_PlacedBlock]:
-    """Leave out the blocks that a log-compaction block, which is always newer, stands in for."""
-    replaced: set[str] = set()
+    """The blocks that count once those of log compactions have taken their places.
+
+    A compacted block stands where the newest of those that it replaces stands, not where it was written: what came in
+    between is newer than its content. Where none of them is left it counts for nothing, because then a compaction
+    has merged them already, and with them what came later. Compactions of compacted blocks add up.
+    """
+    by_instant: dict[str, list[_PlacedBlock]] = {}
     for placed in blocks:
-        replaced.update(placed.block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(","))
-    return [placed for placed in blocks if placed.instant not in replaced]
+        by_instant.setdefault(placed.instant, []).append(placed)
+    replaced_by: dict[str, str] = {}
+    newest_first: dict[str, list[_PlacedBlock]] = {}
+    for instant in reversed(by_instant):
+        final = replaced_by.get(instant, instant)
+        originals = by_instant[instant][0].block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES)
+        if originals is not None:
+            replaced_by.update(dict.fromkeys(originals.split(","), final))
+        else:
+            newest_first.setdefault(final, by_instant[final])
+    return [placed for group in reversed(newest_first.values()) for placed in group]
 
 
 def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:

@@ -100,7 +100,7 @@ class SliceMerge:
 
     def _load_changes(self) -> None:
         task = self._task
-        changes = load_changes(
+        loaded = load_changes(
             task.store.storage,
             task.file_slice.logs,
             schema=self._needed,
@@ -108,10 +108,10 @@ class SliceMerge:
             key=task.key,
             visibility=task.visibility,
         )
-        if any(isinstance(change, PartialRows) for change in changes):
-            self._changes = changes
+        if loaded.has_partial_rows:
+            self._changes = loaded.changes
         else:
-            self._winners = collapse(changes, task.rule, schema=self._needed)
+            self._winners = collapse(loaded.changes, task.rule, schema=self._needed)
 
     def _base_rows(self, task: SliceTask) -> Iterator[pa.Table]:
         file, base, needed = self._file, task.file_slice.base, self._needed

@@ -1,14 +1,17 @@
 """Merging versions of rows, vectorised: which version of a key wins, and applying winners to base rows.
 
-Changes come in the order in which they were written. Laws (checked by property tests against a
-row-by-row model):
+Changes come in the order in which they were written. First they are merged among themselves, then the winner of
+each key with the base row: Java Hudi and hudi-rs read in these two steps, and the outcome depends on it. Laws
+(checked by property tests against a row-by-row model):
 
 - Commit-time ordering: the later change wins.
-- Event-time ordering: the change with the greater ordering value wins, the later one on a tie. A missing
-  ordering value is the smallest, not-a-number the greatest.
-- A delete without an ordering value wins over everything before it, and everything after it wins over it.
+- Event-time ordering: the change with the greater ordering value wins, the later one on a tie. Not-a-number is the
+  greatest value. A missing value is the smallest, but 0 where values are 32-bit integers or dates.
 - A row whose `_hoodie_is_deleted` is true, or whose `_hoodie_operation` is D or -U, is a delete with that
   row's ordering value.
+- A delete without an ordering value (or with the integer 0, which stands for none) goes by commit time: it wins over
+  everything before it, the base row as well, and the next row wins over it. That row then faces the base row by its
+  own ordering value, so that a row with a smaller one than the base row's does not come back.
 
 `collapse` reduces any number of changes to one for each key; `Winners.apply` lays them over base rows,
 one batch at a time, so that memory is bounded by a batch plus the changes.
@@ -31,6 +34,9 @@ __all__ = ["KEY_COLUMN", "Deletes", "MergeRule", "Winners", "collapse"]
 KEY_COLUMN = "_hoodie_record_key"
 _DELETED_COLUMN = "_hoodie_is_deleted"
 _OPERATION_COLUMN = "_hoodie_operation"
+
+# Java stands the integer 0 in for a missing value, which compares with values that it keeps as integers.
+_ZERO_FOR_NONE = {kind: pa.scalar(0, pa.int32()).cast(kind) for kind in (pa.int32(), pa.date32())}
 
 _Mask = npt.NDArray[np.bool_]
 _Positions = npt.NDArray[np.int64]
@@ -64,7 +70,8 @@ class Winners:
     """One change for each key: a row that replaces, or a delete.
 
     `keys[i]` is changed to `rows[row_of[i]]`, or deleted where `row_of[i]` is -1 or `deleted[i]`. Where
-    `forced[i]`, the change wins over the base row whatever that row's ordering value is.
+    `forced[i]`, the change wins over the base row whatever that row's ordering value is. Where `by_commit_time[i]`, it
+    is a delete without an ordering value.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class Winners:
         row_of: _Positions,
         deleted: _Mask,
         forced: _Mask,
+        by_commit_time: _Mask,
         ordering: pa.Table | None,
     ) -> None:
         self._rule = rule
@@ -84,6 +92,7 @@ class Winners:
         self._row_of = row_of
         self._deleted = deleted
         self._forced = forced
+        self._by_commit_time = by_commit_time
         self._ordering = ordering
         self._seen: _Mask = np.zeros(len(keys), dtype=bool)
         self.updated = 0
@@ -134,13 +143,34 @@ class Winners:
             return self._rows
         return self._rows.take(pa.array(rows))
 
+    def as_changes(self) -> list[pa.Table | Deletes]:
+        """The same changes, one or two a key, which merge with whatever is older or newer as the originals do.
+
+        With event times a key that was deleted by commit time first is deleted so here as well, before the change
+        that followed: it wins over an older row whatever that row's ordering value is.
+        """
+        has_row = self._row_of >= 0
+        first = ~has_row if self._ordering is None else self._forced
+        changes: list[pa.Table | Deletes] = []
+        if first.any():
+            changes.append(Deletes(self._keys.filter(pa.array(first))))
+        if has_row.any():
+            changes.append(self.rows_with_deletes())
+        ordered = ~has_row & ~self._by_commit_time
+        if self._ordering is not None and ordered.any():
+            mask = pa.array(ordered)
+            marks = pa.array(np.zeros(int(ordered.sum()), dtype=bool))
+            changes.append(Deletes(self._keys.filter(mask), self._ordering.filter(mask), marks))
+        return changes
+
     def _wins(self, base: pa.Table, positions: _Positions, change: _Positions) -> _Mask:
         wins = self._forced[change]
         if wins.all() or self._ordering is None:
             return np.ones(len(change), dtype=bool) if self._ordering is None else wins
-        old = [_combined(base.column(name)).take(pa.array(positions)) for name in self._rule.ordering]
-        new = [_combined(self._ordering.column(name)).take(pa.array(change)) for name in self._rule.ordering]
-        return wins | _not_less(new, old)
+        names = list(self._rule.ordering)
+        old = _comparable(base.select(names).take(pa.array(positions)))
+        new = _comparable(self._ordering.select(names).take(pa.array(change)))
+        return wins | _not_less(list(map(_combined, new.columns)), list(map(_combined, old.columns)))
 
     def _rewrite(self, base: pa.Table, positions: _Positions, change: _Positions, deleted: _Mask) -> pa.Table:
         if not deleted.all():
@@ -190,24 +220,23 @@ def collapse(changes: Sequence[pa.Table | Deletes], rule: MergeRule, *, schema: 
 
     codes = pc.dictionary_encode(keys)
     number = codes.indices.to_numpy(zero_copy_only=False)
-    forced_key: _Mask = np.zeros(len(codes.dictionary), dtype=bool)
-    if len(codes.dictionary) == len(keys) and not by_commit.any():
+    if len(codes.dictionary) == len(keys):
         winner: _Positions = np.arange(len(keys))
     elif rule.by_event_time and ordering is not None:
-        winner, forced_key = _latest_by_event_time(number, len(codes.dictionary), by_commit, ordering, rule)
+        entries = _Entries(number, by_commit=by_commit, is_row=row_of >= 0)
+        winner = _latest_by_event_time(entries, len(codes.dictionary), ordering)
     else:
         # With repeated indices numpy keeps the last value: the latest change of each key.
         winner = np.zeros(len(codes.dictionary), dtype=np.int64)
         winner[number] = np.arange(len(keys))
-    if not rule.by_event_time:
-        forced_key[:] = True
     return Winners(
         rule,
         keys=codes.dictionary,
         rows=rows,
         row_of=row_of[winner],
         deleted=deleted[winner],
-        forced=forced_key,
+        forced=by_commit[winner] if rule.by_event_time else np.ones(len(winner), dtype=bool),
+        by_commit_time=by_commit[winner],
         ordering=ordering.take(pa.array(winner)) if ordering is not None else None,
     )
 
@@ -231,26 +260,60 @@ def _collect(collected: _Collected, change: pa.Table | Deletes, rule: MergeRule,
     collected.rows.append(change)
     collected.row_of.append(np.arange(collected.row_count, collected.row_count + count))
     collected.row_count += count
-    collected.deleted.append(_deleted_rows(change))
-    collected.by_commit_time.append(np.zeros(count, dtype=bool))
+    deleted = _deleted_rows(change)
+    collected.deleted.append(deleted)
+    collected.by_commit_time.append(deleted & _without_value(change, rule))
     if rule.by_event_time:
         collected.ordering.append(change.select(list(rule.ordering)))
 
 
-def _latest_by_event_time(
-    number: npt.NDArray[np.int32], keys: int, by_commit: _Mask, ordering: pa.Table, rule: MergeRule
-) -> tuple[_Positions, _Mask]:
-    """For each key the entry that wins, and whether a delete by commit time came before it."""
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """All changes: the number of the key of each, whether it is a delete by commit time, and whether it has a row."""
+
+    number: npt.NDArray[np.int32]
+    by_commit: _Mask
+    is_row: _Mask
+
+
+def _latest_by_event_time(entries: _Entries, keys: int, ordering: pa.Table) -> _Positions:
+    """For each key the entry that wins among the changes."""
+    number = entries.number
     sequence = np.arange(len(number))
     barrier: _Positions = np.full(keys, -1, dtype=np.int64)
-    marks = sequence[by_commit]
+    marks = sequence[entries.by_commit]
     barrier[number[marks]] = marks
+    # What is deleted already takes no further delete; only a row ends it.
+    after = sequence > barrier[number]
+    revival: _Positions = np.full(keys, len(number), dtype=np.int64)
+    revivals = sequence[after & entries.is_row]
+    np.minimum.at(revival, number[revivals], revivals)
+    alive = sequence[after & ((barrier[number] < 0) | (sequence >= revival[number]))]
     winner = barrier.copy()
-    alive = sequence[sequence > barrier[number]]
-    table = ordering.take(pa.array(alive)).append_column("\0sequence", pa.array(alive))
-    order = alive[_sorted_positions(table)]
+    values = _comparable(ordering.take(pa.array(alive))).append_column("\0sequence", pa.array(alive))
+    order = alive[_sorted_positions(values)]
     winner[number[order]] = order
-    return winner, barrier >= 0
+    return winner
+
+
+def _without_value(rows: pa.Table, rule: MergeRule) -> _Mask:
+    """Rows whose ordering value is none, or the integer 0 that stands for none."""
+    if not rule.by_event_time or len(rule.ordering) != 1:
+        # Several ordering values always make a value.
+        return np.zeros(rows.num_rows, dtype=bool)
+    values = _combined(rows.column(rule.ordering[0]))
+    missing = _mask(pc.is_null(values))
+    zero = _ZERO_FOR_NONE.get(values.type)
+    return missing if zero is None else missing | _mask(pc.equal(values, zero))
+
+
+def _comparable(values: pa.Table) -> pa.Table:
+    """Ordering values with 0 for a missing one, in the types where Java has it so."""
+    for position, name in enumerate(values.column_names):
+        zero = _ZERO_FOR_NONE.get(values.schema.field(name).type)
+        if zero is not None:
+            values = values.set_column(position, name, pc.fill_null(values.column(name), zero))
+    return values
 
 
 def _sorted_positions(table: pa.Table) -> _Positions:

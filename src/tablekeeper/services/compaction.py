@@ -6,33 +6,16 @@ the snapshot that plans are made from: whatever completes later lies on top of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId, FileSlice
+from tablekeeper.model import FileGroupId
 from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
-from tablekeeper.services.compaction_plans import decode_slice_plan, encode_slice_plan
+from tablekeeper.services.compaction_plans import SliceStrategy, decode_slice_plan, encode_slice_plan
 from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
 from tablekeeper.snapshot.snapshot import Snapshot
 
-__all__ = ["Compaction", "SliceStrategy"]
-
-
-class SliceStrategy(Protocol):
-    """Chooses partitions, and slices in them. Pure."""
-
-    @property
-    def class_name(self) -> str:
-        """How Java calls the strategy."""
-        ...
-
-    @property
-    def params(self) -> Mapping[str, str]: ...
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice: ...
-
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft: ...
+__all__ = ["Compaction"]
 
 
 class Compaction:

@@ -6,7 +6,9 @@ metrics that every plan carries, ours and Java's: it is used to balance the load
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.base_file import decode_base_name
@@ -19,13 +21,29 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.services.plans import Plan, PlanFlags, Work
+from tablekeeper.services.plans import Draft, PartitionChoice, Plan, PlanFlags, Work
 
-__all__ = ["decode_slice_plan", "encode_slice_plan"]
+__all__ = ["SliceStrategy", "decode_slice_plan", "encode_slice_plan"]
 
 _LOG_BYTES = "TOTAL_LOG_FILES_SIZE"
 _READ_MB = "TOTAL_IO_READ_MB"
 _MB = 1 << 20
+
+
+class SliceStrategy(Protocol):
+    """Chooses partitions, and slices in them. Pure."""
+
+    @property
+    def class_name(self) -> str:
+        """How Java calls the strategy."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, str]: ...
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice: ...
+
+    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft: ...
 
 
 def encode_slice_plan(plan: Plan, *, strategy: Strategy) -> bytes:

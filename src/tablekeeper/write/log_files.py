@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -19,9 +21,10 @@ from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 
-__all__ = ["log_name", "write_log_file"]
+__all__ = ["LOG_VERSION", "encode_data_block", "log_column_ranges", "log_name", "write_log_file"]
 
-_FIRST_VERSION = 1
+LOG_VERSION = 1
+"""A write has one log file in a file group, so that its version is always the first."""
 
 
 def log_name(context: WriteContext, group: FileGroupId, *, task: int) -> str:
@@ -29,7 +32,7 @@ def log_name(context: WriteContext, group: FileGroupId, *, task: int) -> str:
     return encode_log_name(
         file_id=group.file_id,
         instant=context.instant,
-        version=_FIRST_VERSION,
+        version=LOG_VERSION,
         write_token=context.write_token(task),
     )
 
@@ -52,7 +55,7 @@ def write_log_file(
     create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
     content = b""
     if rows is not None and rows.num_rows:
-        content += _data_block(context, rows)
+        content += encode_data_block(context, rows)
     if deletes is not None and len(deletes):
         header = {HeaderKey.INSTANT_TIME: context.instant}
         body = encode_deletes(deletes, partition=group.partition, ordering=None)
@@ -70,23 +73,26 @@ def write_log_file(
         updates=written - inserts,
         deletes=deleted,
         previous_commit=context.instant,
-        log_version=_FIRST_VERSION,
+        log_version=LOG_VERSION,
         base_file=file_slice.base.name if file_slice is not None and file_slice.base is not None else "",
     )
-    return WrittenFile(stat, _column_ranges(context, rows))
+    return WrittenFile(stat, log_column_ranges(context, rows))
 
 
-def _column_ranges(context: WriteContext, rows: pa.Table | None) -> tuple[ColumnRange, ...]:
+def log_column_ranges(context: WriteContext, rows: pa.Table | None) -> tuple[ColumnRange, ...]:
     """Ranges of the columns that the metadata table indexes; a log of nothing but deletes has empty ones."""
     if rows is None or not rows.num_rows:
         return tuple(empty_column_range(column) for column in context.stats_columns)
     return tuple(column_ranges_from_table(rows, columns=context.stats_columns).values())
 
 
-def _data_block(context: WriteContext, rows: pa.Table) -> bytes:
-    header = {HeaderKey.INSTANT_TIME: context.instant, HeaderKey.SCHEMA: context.avro_schema}
+def encode_data_block(
+    context: WriteContext, rows: pa.Table, *, header: Mapping[HeaderKey, str] = MappingProxyType({})
+) -> bytes:
+    """A data block of `rows` (of the context's file schema) in the format that the settings ask for."""
+    headers = {**header, HeaderKey.INSTANT_TIME: context.instant, HeaderKey.SCHEMA: context.avro_schema}
     if context.settings.log_block is LogBlockFormat.AVRO:
         body = encode_avro_block_content(rows, json.loads(context.avro_schema))
-        return encode_block(BlockType.AVRO_DATA, header, body)
+        return encode_block(BlockType.AVRO_DATA, headers, body)
     body = encode_parquet_block_content(rows, avro_schema_json=context.avro_schema)
-    return encode_block(BlockType.PARQUET_DATA, header, body)
+    return encode_block(BlockType.PARQUET_DATA, headers, body)

@@ -1,0 +1,71 @@
+"""Log compaction: the log files of a slice are merged into one, and the base file is left alone.
+
+Only a prefix of a slice's logs is planned: those before the first write that is still under way. The merged blocks
+stand where the newest of the originals stood, so that a write which is older than some of them but completes later
+would otherwise come to lie before changes that it is newer than.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from tablekeeper.format.plans.strategy import Strategy
+from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime
+from tablekeeper.services.compaction_plans import SliceStrategy, decode_slice_plan, encode_slice_plan
+from tablekeeper.services.log_compaction_kernels import LogCompactionTask, compact_logs
+from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.snapshot.snapshot import Snapshot
+from tablekeeper.timeline import Timeline
+
+__all__ = ["LogCompaction"]
+
+_FEWEST_LOGS = 2
+_LOG_WRITES = frozenset({Action.COMMIT, Action.DELTA_COMMIT})
+
+
+class LogCompaction:
+    """The service."""
+
+    kind = ServiceKind.LOG_COMPACTION
+
+    def __init__(self, strategy: SliceStrategy) -> None:
+        self._strategy = strategy
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        return self._strategy.choose_partitions(partitions)
+
+    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
+        limit = _first_pending_write(snapshot.timeline)
+        slices = [_settled(each, before=limit) for each in snapshot.latest]
+        return self._strategy.plan([each for each in slices if len(each.logs) >= _FEWEST_LOGS], busy=busy)
+
+    def encode(self, plan: Plan) -> bytes:
+        strategy = Strategy(self._strategy.class_name, dict(self._strategy.params))
+        return encode_slice_plan(plan, strategy=strategy)
+
+    def decode(self, content: bytes, *, file: str) -> Plan:
+        return decode_slice_plan(content, file=file)
+
+    def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
+        slices = [file_slice for work in plan.work for file_slice in work.slices]
+        tasks = [
+            LogCompactionTask(attempt.context, file_slice, number, attempt.watch)
+            for number, file_slice in enumerate(slices)
+        ]
+        weights = [float(sum(log.size for log in file_slice.logs)) for file_slice in slices]
+        written = attempt.engine.run(compact_logs, tasks, label="compact logs", weights=weights)
+        return Rewritten(tuple(file for file in written if file is not None))
+
+
+def _first_pending_write(timeline: Timeline) -> RequestedTime | None:
+    pending = [instant.requested_at for instant in timeline if instant.is_pending and instant.action in _LOG_WRITES]
+    return min(pending, default=None)
+
+
+def _settled(file_slice: FileSlice, *, before: RequestedTime | None) -> FileSlice:
+    """The slice with its logs up to the first one that is not older than `before`."""
+    if before is None:
+        return file_slice
+    return replace(file_slice, logs=tuple(takewhile(lambda log: log.instant < before, file_slice.logs)))
