@@ -16,7 +16,7 @@ from typing import Any
 
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, Operation, RequestedTime, WriteStat
 from tablekeeper.services.partitions import PlanningWindow, load_planning_window
-from tablekeeper.services.plans import Draft, LeftOut, Plan, PlanFlags, Service, Work
+from tablekeeper.services.plans import Draft, LeftOut, Plan, PlanFlags, Service, ServiceKind, Work
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
 from tablekeeper.timeline import Timeline, create_requested, load_commit_metadata, load_timeline
@@ -115,7 +115,7 @@ def _publish(
         refuse_during_restore(environment, timeline, requested_at)
         if _lost_commits(drafted.timeline, timeline):
             return None
-        draft = _with_news(environment, drafted, timeline, with_cancellable=flags.cancellable)
+        draft = _with_news(environment, service, drafted, timeline, with_cancellable=flags.cancellable)
         if not draft.work:
             return None
         plan = Plan(work=draft.work, flags=flags, missing=draft.missing)
@@ -155,21 +155,26 @@ def _lost_commits(before: Timeline, now: Timeline) -> bool:
     return any(i.requested_at not in known and not now.is_archived(i.requested_at) for i in before.completed_writes)
 
 
-def _with_news(environment: TableEnvironment, drafted: Drafted, now: Timeline, *, with_cancellable: bool) -> Draft:
+def _with_news(
+    environment: TableEnvironment, service: Service, drafted: Drafted, now: Timeline, *, with_cancellable: bool
+) -> Draft:
     known = {i.requested_at for i in drafted.timeline.completed_writes}
     news = [i for i in now.completed_writes_by_completion if i.requested_at not in known]
     load = partial(load_commit_metadata, environment.storage, environment.config)
     metadata = environment.runtime.threads.map(load, news)
     draft = drafted.draft
+    # A log compaction merges the logs that it planned and no others: it planned only those that no older write, still
+    # under way or complete, can come to lie between.
+    takes_logs = service.kind is not ServiceKind.LOG_COMPACTION
     for instant, commit in zip(news, metadata, strict=True):
-        draft = _advance(draft, instant, commit)
+        draft = _advance(draft, instant, commit, takes_logs=takes_logs)
     if now.pending == drafted.timeline.pending:
         return draft
     busy = load_planned_groups(environment, now, with_cancellable=with_cancellable)
     return _without(draft, busy, reason="in a plan that was scheduled meanwhile")
 
 
-def _advance(draft: Draft, instant: Instant, commit: CommitMetadata) -> Draft:
+def _advance(draft: Draft, instant: Instant, commit: CommitMetadata, *, takes_logs: bool) -> Draft:
     """The draft after a commit that completed while it was being made."""
     news = tuple(
         LeftOut(partition, f"touched by {instant.requested_at} while the plan was made", comes_back=True)
@@ -184,6 +189,8 @@ def _advance(draft: Draft, instant: Instant, commit: CommitMetadata) -> Draft:
         else:
             changed.add(stat.group)
     draft = _without(draft, frozenset(changed), reason=f"changed by {instant.requested_at} while the plan was made")
+    if not takes_logs:
+        return draft
     work = tuple(
         replace(each, slices=tuple(_with_logs(file_slice, added) for file_slice in each.slices)) for each in draft.work
     )
