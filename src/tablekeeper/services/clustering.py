@@ -1,0 +1,131 @@
+"""Clustering: the rows of many file slices are ordered and written into new file groups, which replace the old ones.
+
+Which slices go together, the strategy decides; how the rows are ordered, the plan says, so that whoever executes it
+does the same. Tables with a bucket index cannot be clustered: a row would end up in a file that its bucket does not
+name, and nobody would find it there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tablekeeper.config.clustering_order import OutputLayout
+from tablekeeper.config.write_settings import IndexKind
+from tablekeeper.errors import UnsupportedFeatureError
+from tablekeeper.format.plans.strategy import Strategy
+from tablekeeper.model import FileGroupId, FileSlice
+from tablekeeper.services.clustering_kernels import ClusterTask, cluster_group, refuse_bad_order
+from tablekeeper.services.clustering_plans import decode_group_plan, encode_group_plan
+from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.snapshot.snapshot import Snapshot
+from tablekeeper.storage.protocol import StorageSpec
+from tablekeeper.write.index_check import refuse_wrong_index
+
+__all__ = ["Clustering", "GroupStrategy"]
+
+_RESIZES_BUCKETS = ("ConsistentBucket", "ConsistentHashing")
+
+
+class GroupStrategy(Protocol):
+    """Chooses partitions, and groups of slices in them. Pure."""
+
+    @property
+    def class_name(self) -> str:
+        """How Java calls the strategy."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, str]: ...
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice: ...
+
+    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft: ...
+
+
+class Clustering:
+    """The service, for the table at `spec`.
+
+    `layout` goes into the plans that are made here, and fills in what the plans of others leave open.
+    """
+
+    kind = ServiceKind.CLUSTERING
+
+    def __init__(
+        self, strategy: GroupStrategy, layout: OutputLayout, *, spec: StorageSpec, by_bucket: bool = False
+    ) -> None:
+        self._strategy = strategy
+        self._layout = layout
+        self._spec = spec
+        self._by_bucket = by_bucket
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        return self._strategy.choose_partitions(partitions)
+
+    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
+        if self._by_bucket:
+            raise _no_buckets(snapshot.config.name)
+        return self._strategy.plan(snapshot.latest, busy=busy)
+
+    def encode(self, plan: Plan) -> bytes:
+        params = {**self._strategy.params, **self._layout.to_params()}
+        return encode_group_plan(plan, strategy=Strategy(self._layout.class_name, params), spec=self._spec)
+
+    def decode(self, content: bytes, *, file: str) -> Plan:
+        plan = decode_group_plan(content, file=file)
+        if plan.strategy is not None and any(part in (plan.strategy.class_name or "") for part in _RESIZES_BUCKETS):
+            raise UnsupportedFeatureError(
+                f"{file}: the plan resizes the buckets of a consistent hashing index ({plan.strategy.class_name}), "
+                "which only Java does. Run it with Java Hudi."
+            )
+        return plan
+
+    def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
+        context = attempt.context
+        slices = [file_slice for work in plan.work for file_slice in work.slices]
+        if context.settings.index is IndexKind.BUCKET:
+            raise _no_buckets(attempt.config.name)
+        refuse_wrong_index(context, slices)
+        layout = self._planned_layout(plan, instant=context.instant)
+        refuse_bad_order(layout.order, context.schema)
+        tasks = [
+            ClusterTask(
+                context=context,
+                slices=work.slices,
+                outputs=work.outputs,
+                number=number,
+                layout=layout,
+                watch=attempt.watch,
+                preserves_metadata=plan.preserves_metadata,
+            )
+            for number, work in enumerate(plan.work)
+        ]
+        try:
+            written = attempt.engine.run(
+                cluster_group, tasks, label="cluster", weights=[float(work.size) for work in plan.work]
+            )
+        finally:
+            # Tasks that died may have left sorted runs.
+            context.store.storage.delete_tree(context.staging)
+        return Rewritten(tuple(file for files in written for file in files), replaced=_by_partition(slices))
+
+    def _planned_layout(self, plan: Plan, *, instant: str) -> OutputLayout:
+        strategy = plan.strategy or Strategy()
+        return self._layout.as_planned(
+            class_name=strategy.class_name, params=strategy.params, file=f"clustering plan {instant}"
+        )
+
+
+def _by_partition(slices: Sequence[FileSlice]) -> dict[str, tuple[str, ...]]:
+    ids: dict[str, list[str]] = defaultdict(list)
+    for file_slice in slices:
+        ids[file_slice.group.partition].append(file_slice.group.file_id)
+    return {partition: tuple(sorted(each)) for partition, each in sorted(ids.items())}
+
+
+def _no_buckets(table: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"table {table} has a bucket index, and clustering would move rows out of the buckets that they are looked up "
+        "in. Compaction, and a number of buckets that fits the table, do for it what clustering does for others."
+    )
