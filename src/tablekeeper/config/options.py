@@ -10,9 +10,11 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tablekeeper.config.archive_settings import ARCHIVE_OPTIONS
 from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
+from tablekeeper.config.service_options import SERVICE_OPTIONS
 from tablekeeper.errors import InvalidRequestError
 
 __all__ = ["OPTIONS", "OptionKey", "Options"]
@@ -117,7 +119,9 @@ _TABLE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     ("hoodie.keygen.timebased.timestamp.scalar.time.unit", "SECONDS", str, "Unit of the field, for SCALAR."),
 )
 
-OPTIONS: Mapping[str, OptionKey] = _register(_WRITE_OPTIONS, _TABLE_OPTIONS, LOCK_OPTIONS, CONCURRENCY_OPTIONS)
+OPTIONS: Mapping[str, OptionKey] = _register(
+    _WRITE_OPTIONS, _TABLE_OPTIONS, LOCK_OPTIONS, CONCURRENCY_OPTIONS, ARCHIVE_OPTIONS, SERVICE_OPTIONS
+)
 """All known options by name."""
 
 

@@ -1,16 +1,19 @@
 """The archived timeline of layout 2: Parquet files of old instants, and the manifest that lists the live ones.
 
 A file is named after the instants in it and its layer; a snapshot of the history is a numbered manifest, and
-the version file holds the number. Instants are in order of their requested time.
+the version file holds the number. Instants are in order of their requested time. The range in a name may be wider than
+the instants in the file, never narrower: readers skip files by it.
+
+Java knows layers of one digit only, so that `MAX_LAYER` files are never merged further.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +23,8 @@ from tablekeeper.format.avro_container import schema_json
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
 
 __all__ = [
+    "MAX_LAYER",
+    "ROW_GROUP_INSTANTS",
     "VERSION_FILE_NAME",
     "ArchivedInstant",
     "HistoryFile",
@@ -34,9 +39,12 @@ __all__ = [
     "encode_manifest",
     "encode_manifest_name",
     "encode_version",
+    "merge_history_files",
 ]
 
 VERSION_FILE_NAME = "_version_"
+MAX_LAYER = 9
+ROW_GROUP_INSTANTS = 10
 
 _NAME = re.compile(r"(\d+)_(\d+)_(\d+)\.parquet", re.ASCII)
 _MANIFEST_NAME = re.compile(r"manifest_(\d{1,9})", re.ASCII)
@@ -73,6 +81,10 @@ class HistoryName:
     min_instant: str
     max_instant: str
     layer: int
+
+    def overlaps(self, first: RequestedTime, last: RequestedTime) -> bool:
+        """Whether the file may hold an instant from `first` to `last`, both included."""
+        return RequestedTime(self.min_instant) <= last and first <= RequestedTime(self.max_instant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +150,7 @@ def decode_manifest(data: bytes, *, file: str) -> list[HistoryFile]:
     return files
 
 
-def encode_history_file(instants: Sequence[ArchivedInstant]) -> bytes:
+def encode_history_file(instants: Sequence[ArchivedInstant], *, row_group_instants: int = ROW_GROUP_INSTANTS) -> bytes:
     """The Parquet file of these instants, sorted by requested time."""
     ordered = sorted(instants, key=lambda archived: archived.instant.requested_at)
     rows = [
@@ -153,29 +165,67 @@ def encode_history_file(instants: Sequence[ArchivedInstant]) -> bytes:
         for archived in ordered
     ]
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink, _SCHEMA, compression="gzip", store_schema=False, write_page_checksum=True, use_dictionary=False
-    ) as writer:
-        writer.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA))
-        writer.add_key_value_metadata({"parquet.avro.schema": schema_json("HoodieLSMTimelineInstant")})
+    with _open_writer(sink) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), row_group_size=row_group_instants)
+        _end_file(writer)
     return bytes(sink.getvalue())
 
 
-def decode_history_file(data: bytes, *, file: str, with_contents: bool = True) -> list[ArchivedInstant]:
-    """The instants of a history file; without their metadata and plans if `with_contents` is False."""
+def decode_history_file(data: bytes | BinaryIO, *, file: str, with_contents: bool = True) -> list[ArchivedInstant]:
+    """The instants of a history file; without their metadata and plans if `with_contents` is False.
+
+    From an open stream only the columns that are needed are read.
+    """
     columns = _IDENTITY_COLUMNS + (_CONTENT_COLUMNS if with_contents else ())
-    return [_decode_row(row, file=file) for row in _read_rows(data, columns, file=file)]
+    tables = _read_tables(data, columns, file=file)
+    return [_decode_row(row, file=file) for table in tables for row in table.to_pylist()]
 
 
-def _read_rows(data: bytes, columns: Sequence[str], *, file: str) -> list[dict[str, Any]]:
+def merge_history_files(sources: Sequence[tuple[str, BinaryIO]], sink: BinaryIO) -> int:
+    """Write the instants of all `sources` (names and streams) into one file; the number of instants in it.
+
+    Rows are taken over as they are, in the order of the sources, one row group in memory at a time. An instant that
+    an archive which died left in two files is written once.
+    """
+    seen: set[tuple[str, str]] = set()
+    with _open_writer(sink) as writer:
+        for file, stream in sources:
+            for table in _read_tables(stream, _SCHEMA.names, file=file):
+                identities = list(zip(table["instantTime"].to_pylist(), table["action"].to_pylist(), strict=True))
+                fresh = [identity not in seen for identity in identities]
+                if any(fresh):
+                    writer.write_table(table.filter(pa.array(fresh)))
+                seen.update(identities)
+        _end_file(writer)
+    return len(seen)
+
+
+def _open_writer(sink: Any) -> Any:
+    return pq.ParquetWriter(
+        sink, _SCHEMA, compression="gzip", store_schema=False, write_page_checksum=True, use_dictionary=False
+    )
+
+
+def _end_file(writer: Any) -> None:
+    writer.add_key_value_metadata({"parquet.avro.schema": schema_json("HoodieLSMTimelineInstant")})
+
+
+def _read_tables(data: bytes | BinaryIO, columns: Sequence[str], *, file: str) -> Iterator[Any]:
+    """The row groups of a file, each with `columns` as this module writes them."""
     expected = pa.schema([_SCHEMA.field(name) for name in columns])
+    source = pa.BufferReader(data) if isinstance(data, bytes) else data
     try:
-        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as parquet:
-            _verify_row_count(parquet.metadata, size=len(data), file=file)
-            rows: list[dict[str, Any]] = parquet.read(columns=list(columns)).cast(expected).to_pylist()
+        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            _verify_row_count(parquet.metadata, size=_size(source), file=file)
+            for group in range(parquet.num_row_groups):
+                yield parquet.read_row_group(group, columns=list(columns)).select(list(columns)).cast(expected)
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
         raise CorruptTableError(file=file, reason=f"the Parquet file does not decode ({error})") from error
-    return rows
+
+
+def _size(source: Any) -> int:
+    size: int = source.size()
+    return size
 
 
 def _verify_row_count(metadata: Any, *, size: int, file: str) -> None:

@@ -7,6 +7,8 @@ later ones; Java checks that they exist.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, NotFoundError, StorageError
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
@@ -17,6 +19,7 @@ __all__ = [
     "complete_instant",
     "create_requested",
     "create_timeline_directory",
+    "remove_archived_files",
     "remove_instant_files",
     "start_inflight",
     "unpublish_instant",
@@ -92,6 +95,19 @@ def remove_instant_files(storage: Storage, config: TableConfig, *instants: Insta
     """Delete the files of these instants in these states, in the order given. Missing files are no error."""
     for instant in instants:
         storage.delete(instant_path(config, instant))
+
+
+def remove_archived_files(
+    storage: Storage, config: TableConfig, *, pending: Iterable[Instant], completed: Iterable[Instant]
+) -> None:
+    """Delete the files of completed instants that the archived timeline holds. Missing files are no error.
+
+    First the earlier states, in any order: a completed instant does not need them, and one that lost its completed file
+    first would look pending. Then the completed files one by one in the order given, the oldest first, so that the
+    active timeline has no hole at any moment.
+    """
+    storage.delete_many([instant_path(config, instant) for instant in pending])
+    remove_instant_files(storage, config, *completed)
 
 
 def _create(storage: Storage, config: TableConfig, instant: Instant, content: bytes) -> None:

@@ -1,0 +1,177 @@
+"""Settings of the archive, under the keys that Java users know and with Java's defaults.
+
+The archive also has to know when files are cleaned and when compactions are due, because it must not take away what
+these look for on the timeline; those keys belong to their services and are only read here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tablekeeper.errors import InvalidRequestError
+
+__all__ = ["ARCHIVE_OPTIONS", "ArchiveSettings", "CleanPolicy"]
+
+_KEEP_MIN = "hoodie.keep.min.commits"
+_KEEP_MAX = "hoodie.keep.max.commits"
+_AUTOMATIC = "hoodie.archive.automatic"
+_BEYOND_SAVEPOINT = "hoodie.archive.beyond.savepoint"
+_STOP_AT_CLEAN = "hoodie.archive.block.on.latest.clean.ectr"
+_BATCH = "hoodie.commits.archival.batch"
+_MERGE_FILES = "hoodie.timeline.compaction.batch.size"
+_MERGE_BYTES = "hoodie.timeline.compaction.target.file.max.bytes"
+_MANIFESTS = "hoodie.timeline.manifest.retained.versions"
+_KEEP_PLANS = "tablekeeper.archive.keep.last.plans"
+_RUN_INSTANTS = "tablekeeper.archive.max.instants"
+
+_CLEAN_POLICY = "hoodie.clean.policy"
+_CLEAN_COMMITS = "hoodie.clean.commits.retained"
+_CLEAN_HOURS = "hoodie.clean.hours.retained"
+_COMPACT_AFTER = "hoodie.compact.inline.max.delta.commits"
+_COMPACT_TRIGGER = "hoodie.compact.inline.trigger.strategy"
+_METADATA_COMPACT_AFTER = "hoodie.metadata.compact.max.delta.commits"
+_COUNTING_TRIGGERS = ("NUM_COMMITS", "NUM_AND_TIME")
+
+ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
+    (_KEEP_MAX, "30", int, "Completed commits on the active timeline from which on the oldest are archived."),
+    (_KEEP_MIN, "20", int, "Completed commits that an archive leaves on the active timeline."),
+    (_AUTOMATIC, "true", bool, "Archive after a commit, where inline services are asked for."),
+    (
+        _BEYOND_SAVEPOINT,
+        "false",
+        bool,
+        "Go on behind a savepoint, leaving the savepointed commits; otherwise archiving stops at the first.",
+    ),
+    (_STOP_AT_CLEAN, "false", bool, "Keep every commit whose files the last clean retained."),
+    (_BATCH, "10", int, "Instants in one row group of a file of the archived timeline."),
+    (_MERGE_FILES, "10", int, "Files of one layer of the archived timeline that are merged into one of the next."),
+    (_MERGE_BYTES, "1048576000", int, "Most bytes of such files that are merged at a time."),
+    (_MANIFESTS, "3", int, "Versions of the archived timeline that readers may still be using."),
+    (
+        _KEEP_PLANS,
+        "true",
+        bool,
+        "Keep the last plan of each table service, from which the next is planned, up to twice the most commits.",
+    ),
+    (_RUN_INSTANTS, "500", int, "Most instants that are archived under one hold of the table lock."),
+)
+"""Known options as (name, default, type, meaning)."""
+
+_DEFAULTS = {name: default for name, default, _, _ in ARCHIVE_OPTIONS} | {
+    _CLEAN_POLICY: "KEEP_LATEST_COMMITS",
+    _CLEAN_COMMITS: "10",
+    _CLEAN_HOURS: "24",
+    _COMPACT_AFTER: "5",
+    _COMPACT_TRIGGER: "NUM_COMMITS",
+    _METADATA_COMPACT_AFTER: "10",
+}
+
+
+class CleanPolicy(enum.Enum):
+    """What a clean counts to decide what it retains; the value is Hudi's word."""
+
+    COMMITS = "KEEP_LATEST_COMMITS"
+    FILE_VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
+    HOURS = "KEEP_LATEST_BY_HOURS"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """What is archived and how the archived timeline is kept.
+
+    `compact_after`: delta commits that must stay for a compaction to be triggered by their number, None if it is not.
+    """
+
+    keep_min: int = 20
+    keep_max: int = 30
+    automatic: bool = True
+    beyond_savepoint: bool = False
+    stop_at_clean: bool = False
+    row_group_instants: int = 10
+    merge_files: int = 10
+    merge_max_bytes: int = 1000 * 1024 * 1024
+    manifests_kept: int = 3
+    keep_last_plans: bool = True
+    max_instants: int = 500
+    clean_policy: CleanPolicy = CleanPolicy.COMMITS
+    clean_commits: int = 10
+    clean_hours: int = 24
+    compact_after: int | None = 5
+    metadata_compact_after: int = 10
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            (_KEEP_MIN, self.keep_min, 1),
+            (_BATCH, self.row_group_instants, 1),
+            (_MERGE_FILES, self.merge_files, 2),
+            (_MERGE_BYTES, self.merge_max_bytes, 1),
+            (_MANIFESTS, self.manifests_kept, 1),
+            (_RUN_INSTANTS, self.max_instants, 1),
+        ):
+            if value < least:
+                raise InvalidRequestError(f"option {name}: {value} is less than {least}")
+        if self.keep_max <= self.keep_min:
+            raise InvalidRequestError(
+                f"option {_KEEP_MAX} ({self.keep_max}) must be greater than {_KEEP_MIN} ({self.keep_min}): raise it"
+            )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> ArchiveSettings:
+        """From options by name; the defaults where they say nothing."""
+        counts = _text(options, _COMPACT_TRIGGER).upper() in _COUNTING_TRIGGERS
+        return cls(
+            keep_min=_whole(options, _KEEP_MIN),
+            keep_max=_whole(options, _KEEP_MAX),
+            automatic=_flag(options, _AUTOMATIC),
+            beyond_savepoint=_flag(options, _BEYOND_SAVEPOINT),
+            stop_at_clean=_flag(options, _STOP_AT_CLEAN),
+            row_group_instants=_whole(options, _BATCH),
+            merge_files=_whole(options, _MERGE_FILES),
+            merge_max_bytes=_whole(options, _MERGE_BYTES),
+            manifests_kept=_whole(options, _MANIFESTS),
+            keep_last_plans=_flag(options, _KEEP_PLANS),
+            max_instants=_whole(options, _RUN_INSTANTS),
+            clean_policy=_clean_policy(options),
+            clean_commits=_whole(options, _CLEAN_COMMITS),
+            clean_hours=_whole(options, _CLEAN_HOURS),
+            compact_after=_whole(options, _COMPACT_AFTER) if counts else None,
+            metadata_compact_after=_whole(options, _METADATA_COMPACT_AFTER),
+        )
+
+    def for_metadata_table(self) -> ArchiveSettings:
+        """The settings for the timeline of the metadata table, which keeps one commit more than the table's."""
+        return replace(
+            self,
+            keep_min=self.keep_min + 1,
+            keep_max=self.keep_max + 1,
+            keep_last_plans=False,
+            stop_at_clean=False,
+            compact_after=self.metadata_compact_after,
+        )
+
+
+def _text(options: Mapping[str, str], name: str) -> str:
+    return options.get(name) or _DEFAULTS[name] or ""
+
+
+def _whole(options: Mapping[str, str], name: str) -> int:
+    text = _text(options, name)
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidRequestError(f"option {name}: {text!r} is not a whole number") from None
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    return _text(options, name).lower() == "true"
+
+
+def _clean_policy(options: Mapping[str, str]) -> CleanPolicy:
+    text = _text(options, _CLEAN_POLICY).upper()
+    try:
+        return CleanPolicy(text)
+    except ValueError:
+        known = ", ".join(policy.value for policy in CleanPolicy)
+        raise InvalidRequestError(f"option {_CLEAN_POLICY}: {text!r} is not one of {known}") from None
