@@ -103,7 +103,7 @@ class RowSorter:
             columns[number] = _in_one_piece(columns[number])
         rows = pa.table(columns, schema=schema)
         del columns
-        order = sorted_positions(self._keys(rows))
+        order = sorted_positions(self._keys(rows), stable=False)
         step = _share(rows.num_rows, size, self._chunk_bytes)
         for start in range(0, rows.num_rows, step):
             yield rows.take(pa.array(order[start : start + step]))
