@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
@@ -53,8 +54,17 @@ class PendingPlan:
     """What a plan on the timeline is about to rewrite, and how it may end."""
 
     groups: frozenset[FileGroupId] = frozenset()
-    is_cancellable: bool = False
-    is_mutable: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_cancellable(self) -> bool:
+        """Whether it yields to ingestion."""
+        return self.extra.get(CANCELLABLE_KEY) == "true"
+
+    @property
+    def is_mutable(self) -> bool:
+        """Whether rolling an attempt back removes it."""
+        return self.extra.get(MUTABLE_KEY) == "true"
 
 
 def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
@@ -103,7 +113,7 @@ def load_pending_plan(environment: TableEnvironment, instant: Instant) -> Pendin
         compaction = decode_compaction_plan(content, file=file)
         groups = frozenset(operation.group for operation in compaction.operations)
         extra = compaction.extra_metadata
-    return PendingPlan(groups, extra.get(CANCELLABLE_KEY) == "true", extra.get(MUTABLE_KEY) == "true")
+    return PendingPlan(groups, extra)
 
 
 def find_rollback(environment: TableEnvironment, timeline: Timeline, target: Instant) -> Instant | None:

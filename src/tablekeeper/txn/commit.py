@@ -13,14 +13,24 @@ touch, which they do when they go inflight, and it waits for that without the lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tablekeeper.errors import ConflictError, FencedError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
-from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, Operation, RequestedTime, State
+from tablekeeper.model import (
+    Action,
+    CommitMetadata,
+    CompletionTime,
+    FileGroupId,
+    Instant,
+    Operation,
+    RequestedTime,
+    State,
+    WriteStat,
+)
 from tablekeeper.timeline import Timeline, complete_instant, create_requested, load_timeline, start_inflight
-from tablekeeper.txn.candidates import find_rollback
+from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
@@ -33,7 +43,7 @@ _UNLOCKED_ROUNDS = 3
 _ANNOUNCEMENT_PATIENCE_S = 30.0
 _ANNOUNCEMENT_PAUSE_S = 0.2
 
-__all__ = ["Committed", "OpenWrite", "begin_write", "commit_write", "refuse_during_restore"]
+__all__ = ["Committed", "OpenWrite", "announce_write", "begin_write", "commit_write", "refuse_during_restore"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +70,19 @@ class Committed:
     lock_held_s: float
 
 
-def begin_write(environment: TableEnvironment, *, action: Action, operation: Operation, plan: bytes = b"") -> OpenWrite:
-    """Put a new write on the timeline."""
+def begin_write(
+    environment: TableEnvironment,
+    *,
+    action: Action,
+    operation: Operation,
+    plan: bytes = b"",
+    announces: bool = False,
+) -> OpenWrite:
+    """Put a new write on the timeline.
+
+    A write that `announces` stays requested until `announce_write` says which file groups it touches; it must not write
+    data before. Others go inflight at once.
+    """
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         requested_at = RequestedTime(next_time(environment, timeline))
@@ -78,11 +99,21 @@ def begin_write(environment: TableEnvironment, *, action: Action, operation: Ope
             requested = create_requested(
                 environment.storage, environment.config, requested_at=requested_at, action=action, content=plan
             )
-            inflight = start_inflight(environment.storage, environment.config, requested)
+            if not announces:
+                start_inflight(environment.storage, environment.config, requested)
         except BaseException:
             heartbeat.stop()
             raise
-    return OpenWrite(inflight, operation, timeline, heartbeat)
+    return OpenWrite(Instant(requested_at, action, State.INFLIGHT), operation, timeline, heartbeat)
+
+
+def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups: Iterable[FileGroupId]) -> None:
+    """Go inflight, and say there which file groups the write touches, as Java does: plans that yield look there."""
+    stats = tuple(WriteStat(group=group, path="", size=0) for group in sorted(set(file_groups)))
+    content = encode_commit_metadata(CommitMetadata(write.operation, stats))
+    requested = Instant(write.inflight.requested_at, write.inflight.action, State.REQUESTED)
+    write.heartbeat.check()
+    start_inflight(environment.storage, environment.config, requested, content=content)
 
 
 def commit_write(
@@ -164,17 +195,22 @@ class _Patience:
         self._since_s = self._clock.monotonic_s()
 
     def unannounced(self, timeline: Timeline) -> list[Instant]:
-        """Live ingestion that is still requested."""
+        """Live ingestion that is still requested, or replaces what it has not named."""
         if not self._write.is_cancellable:
             return []
-        silent = [i for i in timeline.pending if i.state is State.REQUESTED and pending_kind(i) is WriteKind.INGESTION]
+        environment = self._environment
+        silent = [i for i in timeline.pending if pending_kind(i) is WriteKind.INGESTION and self._is_silent(i)]
         if not silent:
             return []
-        environment = self._environment
         heartbeats = load_heartbeats(
             environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
         )
         return [i for i in silent if heartbeats.is_active(i.requested_at)]
+
+    def _is_silent(self, ingestion: Instant) -> bool:
+        if ingestion.state is State.REQUESTED:
+            return True
+        return ingestion.action is Action.REPLACE_COMMIT and not load_touched(self._environment, ingestion).file_groups
 
     def pause(self, unannounced: list[Instant]) -> None:
         """Let some time pass; `ConflictError` if it has been too long."""

@@ -20,7 +20,8 @@ from tablekeeper.model import Action, FileSlice, Operation
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
 from tablekeeper.txn.candidates import load_planned_groups
-from tablekeeper.txn.commit import OpenWrite, begin_write
+from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
+from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.metadata_step import MetadataPolicy
@@ -140,13 +141,14 @@ def execute_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Writ
 
 def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> WriteResult:
     """Hide all file groups of these partitions."""
-    with _timed_and_tidy(request) as finish, _begun(request) as write:
+    with _timed_and_tidy(request) as finish, _begun(request, announces=True) as write:
         replaced = _load_snapshot(request, write, partitions).latest
         if not replaced:
             raise InvalidRequestError(
                 f"no rows in the partitions {', '.join(partitions)}: nothing to delete. "
                 "Give partition paths as `Table.files()` shows them."
             )
+        announce_write(request.environment, write, (each.group for each in replaced))
         context = replace(request.context, instant=write.inflight.requested_at.value)
         return finish(_finish(request, write, context, [], replaced, unseen=UnseenRows(frozenset(partitions))))
 
@@ -179,19 +181,22 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
     for batch in staged:
         by_partition[batch.partition].append(batch)
     refuse_too_many_partitions(len(by_partition), request.context)
-    with _begun(request) as write:
+    with _begun(request, announces=True) as write:
         context = replace(request.context, instant=write.inflight.requested_at.value)
         # Rows that replace a partition land in new groups: what is there now does not matter to them.
         snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
         if snapshot is not None:
             refuse_wrong_index(context, snapshot.latest)
         work = _plan(request, write, by_partition, snapshot)
-        files = _write_groups(request, write, context, work)
         partitions = sorted(by_partition)
+        replaced = _replaced_slices(request, write, partitions)
+        touched = [each.group for each in work] + [each.group for each in replaced or ()]
+        announce_write(request.environment, write, touched)
+        files = _write_groups(request, write, context, work)
         unseen = _unseen_by_overwrite(request, partitions)
         if request.tags_keys:
             unseen = UnseenKeys(request.engine, context, by_partition)
-        return _finish(request, write, context, files, _replaced_slices(request, write, partitions), unseen=unseen)
+        return _finish(request, write, context, files, replaced, unseen=unseen)
 
 
 def _write_groups(
@@ -231,10 +236,12 @@ def _timed_and_tidy(request: WriteRequest) -> Iterator[Callable[[WriteResult], W
 
 
 @contextmanager
-def _begun(request: WriteRequest) -> Iterator[OpenWrite]:
-    """A write on the timeline, withdrawn if the block fails."""
+def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWrite]:
+    """A write on the timeline, withdrawn if the block fails. See `begin_write` for `announces`."""
     environment = request.environment
-    write = begin_write(environment, action=request.action, operation=request.operation, plan=request.plan)
+    write = begin_write(
+        environment, action=request.action, operation=request.operation, plan=request.plan, announces=announces
+    )
     before_rollback = metadata_rollback(environment)
     try:
         for dead in failed_writes(environment, write.at_start):
@@ -307,7 +314,7 @@ def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence
 def _plan(
     request: WriteRequest, write: OpenWrite, by_partition: dict[str, list[StagedBatch]], snapshot: Snapshot | None
 ) -> list[GroupWork]:
-    only_updates = request.operation is Operation.DELETE
+    only_updates = request.operation is Operation.DELETE and not _may_share_with_earlier(request, write)
     busy = load_planned_groups(request.environment, write.at_start)
     new_buckets = _new_buckets(request, write)
     slices: dict[str, list[FileSlice]] = defaultdict(list)
@@ -323,6 +330,15 @@ def _plan(
             settings, ids = request.context.settings, request.runtime.ids
             work += plan_partition(rows, settings, is_mor=request.is_mor, only_updates=only_updates, ids=ids)
     return work
+
+
+def _may_share_with_earlier(request: WriteRequest, write: OpenWrite) -> bool:
+    """Whether a bucket that is not there yet may be one that an earlier writer is filling: deletes must reach it too.
+
+    Log files of one slice are merged in the order in which their writers began.
+    """
+    is_shared = request.environment.concurrency.is_non_blocking
+    return is_shared and any(pending_kind(instant) is WriteKind.INGESTION for instant in write.at_start.pending)
 
 
 def _new_buckets(request: WriteRequest, write: OpenWrite) -> NewBuckets:

@@ -1,0 +1,153 @@
+"""Plans that are not carried out: called off by somebody, left behind by a dead executor, or too old (seeds 000, 002).
+
+Calling a plan off is durable: the request is written under the lock before anything else happens. A running executor
+finds it within seconds and removes the plan itself; where nobody is at work, the caller does. An executor that
+committed before wins, and the caller is told.
+
+Lazy clean goes through the pending plans, one transaction each: it leaves those with an active heartbeat alone, and
+puts a rollback on the timeline for those that were called off, and for mutable ones that are inflight or older than the
+rollback delay. From then on nobody begins to execute them. The rollbacks are carried out after that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tablekeeper.config.lifecycle_settings import LifecycleSettings
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.model import Instant, RequestedTime, State
+from tablekeeper.services.lifecycle import find_plan, remove_plan
+from tablekeeper.services.plans import PlanFlags
+from tablekeeper.services.scheduling import process_name
+from tablekeeper.timeline import Timeline, load_timeline, parse_time
+from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
+from tablekeeper.txn.candidates import load_pending_plan
+from tablekeeper.txn.conflict import WriteKind, pending_kind
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.rollback import schedule_rollback
+
+__all__ = ["CancelResult", "cancel_plan", "pending_plans", "remove_failed_plans"]
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """What became of a request to call a plan off.
+
+    `outcome` is "removed"; "completed" if the executor had committed before; or "requested" if it is still at work: it
+    stops within seconds, and should it have died, the next clean removes the plan.
+    """
+
+    instant: RequestedTime
+    outcome: str
+    reason: str
+
+    @property
+    def is_removed(self) -> bool:
+        return self.outcome == "removed"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"instant": self.instant.value, "outcome": self.outcome, "reason": self.reason}
+
+    def __str__(self) -> str:
+        says = {
+            "removed": "is off the timeline",
+            "completed": "was already completed, and stays",
+            "requested": "is being executed; its executor has been told to stop",
+        }
+        return f"plan {self.instant} {says[self.outcome]} ({self.reason})"
+
+
+def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason: str, wait_s: float) -> CancelResult:
+    """Call a pending plan off, and wait up to `wait_s` seconds for a running executor to let go of it."""
+    asked = _ask(environment, instant, reason=reason)
+    if asked is not None:
+        return asked
+    clock = environment.runtime.clock
+    until_s = clock.monotonic_s() + wait_s
+    while True:
+        if remove_plan(environment, instant, approve=lambda current: not _is_held(environment, current)):
+            return CancelResult(instant, "removed", reason)
+        found = load_timeline(environment.storage, environment.config).find(instant)
+        if found is None or found.is_completed:
+            return CancelResult(instant, "removed" if found is None else "completed", reason)
+        if clock.monotonic_s() >= until_s:
+            return CancelResult(instant, "requested", reason)
+        clock.sleep(_POLL_S)
+
+
+def pending_plans(timeline: Timeline) -> tuple[Instant, ...]:
+    """Plans of compaction, log compaction and clustering that are not completed."""
+    services = (WriteKind.COMPACTION, WriteKind.LOG_COMPACTION, WriteKind.CLUSTERING)
+    return tuple(instant for instant in timeline.pending if pending_kind(instant) in services)
+
+
+def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettings) -> tuple[RequestedTime, ...]:
+    """Lazy clean: take plans off the timeline that were called off, and mutable ones that nobody carries out."""
+    timeline = load_timeline(environment.storage, environment.config)
+    scheduled = []
+    for plan in pending_plans(timeline):
+        rollback = schedule_rollback(
+            environment, plan.requested_at, approve=lambda _, current: _may_go(environment, current, settings)
+        )
+        if rollback is not None:
+            scheduled.append(plan.requested_at)
+    return tuple(
+        instant
+        for instant in scheduled
+        if remove_plan(environment, instant, approve=lambda current: not _is_held(environment, current))
+    )
+
+
+def _ask(environment: TableEnvironment, instant: RequestedTime, *, reason: str) -> CancelResult | None:
+    """Write the request down; a result if there is nothing to wait for."""
+    with environment.locked() as lease:
+        timeline = load_timeline(environment.storage, environment.config)
+        current, _ = find_plan(timeline, instant)
+        if current.is_completed:
+            return CancelResult(instant, "completed", reason)
+        plan = load_pending_plan(environment, current)
+        if not (plan.is_cancellable or plan.is_mutable):
+            raise InvalidRequestError(
+                f"{current} is neither cancellable nor mutable: writers and other services count on it being carried "
+                "out. Execute it; Table.rollback() takes a failed attempt back. New plans: pass cancellable=True."
+            )
+        lease.check()
+        request = CancelRequest(instant, reason, process_name(), environment.runtime.clock.now_ms())
+        save_cancel_request(environment.storage, request)
+    return None
+
+
+def _may_go(environment: TableEnvironment, current: Instant, settings: LifecycleSettings) -> bool:
+    """Whether lazy clean takes this plan off. Asked under the lock, about the plan as it is then."""
+    if _is_held(environment, current):
+        return False
+    if load_cancel_request(environment.storage, current.requested_at) is not None:
+        return True
+    plan = load_pending_plan(environment, current)
+    flags = PlanFlags.from_metadata(plan.extra)
+    age_s = _age_s(environment, current)
+    if flags.mutable:
+        return current.state is State.INFLIGHT or age_s >= settings.rollback_delay_minutes * 60
+    if flags.cancellable and flags.cancel_after_s is not None and age_s >= flags.cancel_after_s:
+        reason = f"not carried out within {flags.cancel_after_s} s"
+        now_ms = environment.runtime.clock.now_ms()
+        save_cancel_request(environment.storage, CancelRequest(current.requested_at, reason, process_name(), now_ms))
+        return True
+    return False
+
+
+def _is_held(environment: TableEnvironment, current: Instant) -> bool:
+    return _heartbeats(environment).is_active(current.requested_at)
+
+
+def _heartbeats(environment: TableEnvironment) -> HeartbeatView:
+    return load_heartbeats(environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
+
+
+def _age_s(environment: TableEnvironment, current: Instant) -> float:
+    scheduled_ms = parse_time(current.requested_at.value, zone=environment.config.time_zone)
+    return (environment.runtime.clock.now_ms() - scheduled_ms) / 1000
