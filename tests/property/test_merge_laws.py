@@ -7,7 +7,6 @@ rows, batch by batch.
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,4 +78,5 @@ def test_changes_of_a_slice_may_be_replaced_by_their_winners_wherever_more_chang
     actual = sorted(zip(table.column(KEY_COLUMN).to_pylist(), table.column("row").to_pylist(), strict=True))
     assert actual == model(case)
     keys = [change.keys if isinstance(change, Deletes) else change.column(KEY_COLUMN) for change in fewer]
-    assert all(pc.count_distinct(each).as_py() == len(each) for each in keys)
+    named = [key for each in keys for key in each.to_pylist()]
+    assert len(set(named)) == len(named)

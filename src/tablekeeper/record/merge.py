@@ -144,19 +144,15 @@ class Winners:
         return self._rows.take(pa.array(rows))
 
     def as_changes(self) -> list[pa.Table | Deletes]:
-        """The same changes, one or two a key, which merge with whatever is older or newer as the originals do.
-
-        With event times a key that was deleted by commit time first is deleted so here as well, before the change
-        that followed: it wins over an older row whatever that row's ordering value is.
-        """
+        """The same winners as changes again, one a key: what comes later, and the base row, merge with them alike."""
         has_row = self._row_of >= 0
-        first = ~has_row if self._ordering is None else self._forced
+        plain = ~has_row if self._ordering is None else ~has_row & self._by_commit_time
+        ordered = ~has_row & ~plain
         changes: list[pa.Table | Deletes] = []
-        if first.any():
-            changes.append(Deletes(self._keys.filter(pa.array(first))))
         if has_row.any():
             changes.append(self.rows_with_deletes())
-        ordered = ~has_row & ~self._by_commit_time
+        if plain.any():
+            changes.append(Deletes(self._keys.filter(pa.array(plain))))
         if self._ordering is not None and ordered.any():
             mask = pa.array(ordered)
             marks = pa.array(np.zeros(int(ordered.sum()), dtype=bool))
@@ -286,8 +282,9 @@ def _latest_by_event_time(entries: _Entries, keys: int, ordering: pa.Table) -> _
     # What is deleted already takes no further delete; only a row ends it.
     after = sequence > barrier[number]
     revival: _Positions = np.full(keys, len(number), dtype=np.int64)
-    revivals = sequence[after & entries.is_row]
-    np.minimum.at(revival, number[revivals], revivals)
+    # With repeated indices numpy keeps the last value: from the end, the first row of each key.
+    revivals = sequence[after & entries.is_row][::-1]
+    revival[number[revivals]] = revivals
     alive = sequence[after & ((barrier[number] < 0) | (sequence >= revival[number]))]
     winner = barrier.copy()
     values = _comparable(ordering.take(pa.array(alive))).append_column("\0sequence", pa.array(alive))
