@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tablekeeper.config.archive_settings import ARCHIVE_OPTIONS
+from tablekeeper.config.clean_settings import CLEAN_OPTIONS
 from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
@@ -120,7 +121,7 @@ _TABLE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
 )
 
 OPTIONS: Mapping[str, OptionKey] = _register(
-    _WRITE_OPTIONS, _TABLE_OPTIONS, LOCK_OPTIONS, CONCURRENCY_OPTIONS, ARCHIVE_OPTIONS, SERVICE_OPTIONS
+    _WRITE_OPTIONS, _TABLE_OPTIONS, LOCK_OPTIONS, CONCURRENCY_OPTIONS, ARCHIVE_OPTIONS, CLEAN_OPTIONS, SERVICE_OPTIONS
 )
 """All known options by name."""
 

@@ -1,9 +1,13 @@
 """How far back a table can be read: a clean deletes files that only older moments need.
 
-Without this check such a moment would read as fewer rows than it had, and nobody would know.
+Without this check such a moment would read as fewer rows than it had, and nobody would know. Every clean on the
+timeline is asked, because a later one may have kept more than an earlier one; a clean says nothing about moments after
+its own, so that reads of recent moments ask none.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import InvalidRequestError
@@ -12,40 +16,50 @@ from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_content
 
-__all__ = ["refuse_cleaned_moment"]
+__all__ = ["READABLE_FROM_KEY", "load_readable_from", "refuse_cleaned_moment"]
+
+READABLE_FROM_KEY = "tablekeeper.clean.readable.from"
+"""Key in a clean's extra metadata: the earliest moment whose reads need none of the files that went."""
 
 
 def refuse_cleaned_moment(storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime) -> None:
     """Raise `InvalidRequestError` if files that a reader saw at `as_of` may have been cleaned.
 
-    A clean by commits or hours says what it retained; one by file versions does not, and is not checked.
-    Savepointed commits keep their files whatever their age.
+    A clean of Java's by file versions does not say how far back it reached, and is not checked. Savepointed commits
+    keep their files whatever their age.
     """
-    earliest = _earliest_retained(storage, config, timeline)
-    if earliest is None or as_of >= earliest or _is_savepointed(timeline, as_of):
+    if _is_savepointed(timeline, as_of):
         return
-    raise InvalidRequestError(
-        f"table {config.name} was cleaned: files that only moments before {earliest} need are gone, so that "
-        f"{as_of} cannot be read any more. Ask for a later moment."
-    )
+    for clean in _begun_after(timeline, as_of):
+        earliest = load_readable_from(storage, config, clean)
+        if earliest is not None and as_of < earliest:
+            raise InvalidRequestError(
+                f"table {config.name} was cleaned: files that only moments before {earliest} need are gone, so that "
+                f"{as_of} cannot be read any more. Ask for a later moment."
+            )
 
 
-def _earliest_retained(storage: Storage, config: TableConfig, timeline: Timeline) -> RequestedTime | None:
-    cleans = [i for i in timeline if i.action is Action.CLEAN and i.state is not State.REQUESTED]
-    if not cleans:
-        return None
-    text = _retained_by(storage, config, cleans[-1])
+def load_readable_from(storage: Storage, config: TableConfig, clean: Instant) -> RequestedTime | None:
+    """The earliest moment that the clean, finished or not, leaves readable; None if it does not say."""
+    if clean.is_completed:
+        content = load_content(storage, config, clean)
+        metadata = decode_clean_metadata(content, file=instant_path(config, clean))
+        return _moment(metadata.earliest_commit_to_retain, metadata.extra_metadata)
+    requested = Instant(clean.requested_at, clean.action, State.REQUESTED)
+    plan = decode_clean_plan(load_content(storage, config, requested), file=instant_path(config, requested))
+    retained = plan.earliest_instant_to_retain
+    return _moment(retained.timestamp if retained is not None else "", plan.extra_metadata)
+
+
+def _moment(retained: str, extra: Mapping[str, str]) -> RequestedTime | None:
+    text = retained or extra.get(READABLE_FROM_KEY, "")
     return RequestedTime(text) if text.isascii() and text.isdigit() else None
 
 
-def _retained_by(storage: Storage, config: TableConfig, clean: Instant) -> str:
-    if clean.is_completed:
-        content = load_content(storage, config, clean)
-        return decode_clean_metadata(content, file=instant_path(config, clean)).earliest_commit_to_retain
-    requested = Instant(clean.requested_at, clean.action, State.REQUESTED)
-    content = load_content(storage, config, requested)
-    retained = decode_clean_plan(content, file=instant_path(config, requested)).earliest_instant_to_retain
-    return retained.timestamp if retained is not None else ""
+def _begun_after(timeline: Timeline, as_of: RequestedTime) -> list[Instant]:
+    """Cleans that may have deleted something, the newest first."""
+    cleans = [i for i in timeline if i.action is Action.CLEAN and i.state is not State.REQUESTED]
+    return [i for i in reversed(cleans) if i.requested_at > as_of]
 
 
 def _is_savepointed(timeline: Timeline, as_of: RequestedTime) -> bool:

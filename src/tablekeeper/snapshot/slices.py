@@ -19,7 +19,7 @@ from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import BaseFile, CompletionTime, FileGroupId, FileSlice, LogFile, RequestedTime
 from tablekeeper.timeline import Timeline
 
-__all__ = ["PartitionFiles", "SliceRules", "decode_partition_files", "plan_slices"]
+__all__ = ["ArchivedCompletion", "PartitionFiles", "SliceRules", "decode_partition_files", "plan_slices"]
 
 ArchivedCompletion = Callable[[RequestedTime], CompletionTime | None]
 
@@ -37,7 +37,8 @@ class SliceRules:
     """What decides which files count: the timeline, the format version and the moment asked for.
 
     `archived_completion` is asked only for logs older than the active timeline that lie under a newer base
-    file. `replaced` maps hidden file groups to the completion of the action that hid them.
+    file. `replaced` maps hidden file groups to the completion of the action that hid them. `with_cdc` also puts change
+    data capture files, which no reader merges, into the slices that they belong to.
     """
 
     timeline: Timeline
@@ -45,6 +46,7 @@ class SliceRules:
     as_of: RequestedTime | None = None
     replaced: Mapping[FileGroupId, RequestedTime] = field(default_factory=dict)
     archived_completion: ArchivedCompletion = lambda _: None
+    with_cdc: bool = False
 
     def is_visible(self, instant: RequestedTime) -> bool:
         return self.timeline.is_completed(instant) and (self.as_of is None or instant <= self.as_of)
@@ -80,7 +82,7 @@ def plan_slices(files: PartitionFiles, rules: SliceRules) -> dict[FileGroupId, t
             bases[base.group][base.instant] = base
     logs: dict[FileGroupId, list[LogFile]] = defaultdict(list)
     for log in files.logs:
-        if not log.is_cdc and (rules.version < 8 or rules.is_visible(log.instant)):
+        if (rules.with_cdc or not log.is_cdc) and (rules.version < 8 or rules.is_visible(log.instant)):
             logs[log.group].append(log)
     groups = {}
     for group in sorted(bases.keys() | logs.keys()):

@@ -30,7 +30,7 @@ from tablekeeper.txn.metadata_sync import (
 )
 from tablekeeper.txn.properties_file import change_properties, load_table_config
 
-__all__ = ["MetadataPolicy", "switch_off_metadata_table", "sync_commit", "sync_rollback"]
+__all__ = ["MetadataPolicy", "switch_off_metadata_table", "sync_clean", "sync_commit", "sync_rollback"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,32 @@ def sync_rollback(
             completed_at=completed_at,
             runtime=environment.runtime,
         )
+
+
+def sync_clean(
+    environment: TableEnvironment,
+    *,
+    deleted: Mapping[str, Iterable[str]],
+    removed_partitions: Iterable[str],
+    requested_at: RequestedTime,
+    completed_at: CompletionTime,
+) -> None:
+    """Let the metadata table forget files that a clean has deleted: names by partition path.
+
+    No index has to be switched off for it: entries of files that no commit needs any more are never asked for.
+    """
+    config = load_table_config(environment.storage)
+    if not config.has_metadata_table:
+        return
+    write_metadata_update(
+        environment.storage,
+        config,
+        change_of_clean(deleted, removed_partitions=removed_partitions),
+        load_metadata_indexes(environment.storage, config),
+        requested_at=requested_at,
+        completed_at=completed_at,
+        runtime=environment.runtime,
+    )
 
 
 def switch_off_metadata_table(environment: TableEnvironment) -> tuple[str, ...]:

@@ -1,0 +1,257 @@
+"""Carrying a clean out: files are deleted without the lock, the result is published under it.
+
+A clean that somebody left unfinished comes first, and deletes exactly what its plan says. Files go before the metadata
+table forgets them, and the clean completes last, so that whoever dies on the way leaves a clean that can be repeated
+from the start. A partition goes under the lock, and only if nobody is writing and nothing but its marker file is left
+in it: a writer who finds it gone makes it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeVar
+
+from tablekeeper.config.clean_settings import CleanSettings
+from tablekeeper.engine.protocol import Engine
+from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, UnsupportedFeatureError
+from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.plans import CleanedPartition, CleanMetadata, CleanPlan, encode_clean_metadata
+from tablekeeper.model import Action, CompletionTime, RequestedTime, join_path
+from tablekeeper.services.clean.guard import Taken, take_clean
+from tablekeeper.services.clean.leftovers import roll_back_leftovers
+from tablekeeper.services.clean.plan import BYTES_KEY
+from tablekeeper.services.clean.publish import INGESTION, plan_and_publish, refuse_during_restore
+from tablekeeper.services.clean.results import CleanResult
+from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.timeline import Timeline, complete_instant, load_timeline
+from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.metadata_step import sync_clean
+
+__all__ = ["DeleteTask", "Progress", "delete_files", "execute_clean", "finish_cleans"]
+
+Progress = Callable[[int, int], None]
+"""Told how many files are gone, and of how many."""
+
+T = TypeVar("T")
+
+_BATCH = 1_000
+_MANY = 50_000
+_DRIVER_WIDTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTask:
+    """Files that one task deletes, relative to the table."""
+
+    store: StorageHandle
+    paths: tuple[str, ...]
+
+
+def delete_files(task: DeleteTask) -> int:
+    """Delete the files of a task, those that are gone already included. May run again."""
+    task.store.storage.delete_many(task.paths)
+    return len(task.paths)
+
+
+def execute_clean(
+    environment: TableEnvironment,
+    settings: CleanSettings,
+    *,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> CleanResult | None:
+    """Clean the table: writes that died are rolled back, unfinished cleans finished, and a new one planned and run.
+
+    None if there is nothing to delete. Raises `PlanHeldError` if another process is cleaning.
+    """
+    worker = _Worker(environment, settings, engine, progress or (lambda done, total: None))
+    refuse_during_restore(environment, load_timeline(environment.storage, environment.config))
+    rolled_back = roll_back_leftovers(environment)
+    finished = worker.finish_all()
+    published = plan_and_publish(environment, settings, begins=True)
+    if published.taken is not None:
+        result = worker.carry_out(published.taken)
+        earlier = tuple(each.instant for each in finished)
+    elif finished:
+        result = finished[-1]
+        earlier = tuple(each.instant for each in finished[:-1])
+    else:
+        return None
+    return replace(result, finished_before=earlier, rolled_back=rolled_back)
+
+
+def finish_cleans(
+    environment: TableEnvironment,
+    settings: CleanSettings,
+    *,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> list[CleanResult]:
+    """Carry out the cleans that are on the timeline, whoever planned them, and plan none."""
+    worker = _Worker(environment, settings, engine, progress or (lambda done, total: None))
+    refuse_during_restore(environment, load_timeline(environment.storage, environment.config))
+    return worker.finish_all()
+
+
+@dataclass(frozen=True)
+class _Worker:
+    environment: TableEnvironment
+    settings: CleanSettings
+    engine: Engine | None
+    progress: Progress
+
+    def finish_all(self) -> list[CleanResult]:
+        timeline = load_timeline(self.environment.storage, self.environment.config)
+        results = []
+        for clean in timeline.pending:
+            taken = take_clean(self.environment, clean.requested_at) if clean.action is Action.CLEAN else None
+            if taken is not None:
+                results.append(self.carry_out(taken))
+        return results
+
+    def carry_out(self, taken: Taken) -> CleanResult:
+        """Delete what the plan names, and complete it. A failure leaves the clean to be taken over at once."""
+        clock = self.environment.runtime.clock
+        started_s = clock.monotonic_s()
+        try:
+            self._delete(taken)
+            result = self._complete(taken, started_s=started_s)
+        except CommitOutcomeUnknownError:
+            # The last request may still land: nobody is to repeat the clean before that is settled.
+            taken.heartbeat.abandon()
+            raise
+        except BaseException:
+            taken.heartbeat.stop()
+            raise
+        taken.heartbeat.stop()
+        return replace(result, seconds=clock.monotonic_s() - started_s)
+
+    def _delete(self, taken: Taken) -> None:
+        """Files in bounded batches; on an engine with workers of its own only where there are very many."""
+        paths = [join_path(partition, name) for partition, names in _names(taken.plan).items() for name in names]
+        store = StorageHandle(self.environment.storage)
+        tasks = [DeleteTask(store, batch) for batch in _batches(paths, _BATCH)]
+        if self.engine is not None and self.engine.name != "local" and len(paths) > _MANY:
+            done = 0
+            for group in _batches(tasks, self.settings.parallelism):
+                taken.heartbeat.check()
+                done += sum(self.engine.run(delete_files, group, label="clean"))
+                self.progress(done, len(paths))
+            return
+
+        def delete(task: DeleteTask) -> int:
+            taken.heartbeat.check()
+            return delete_files(task)
+
+        done = 0
+        width = min(self.settings.parallelism, _DRIVER_WIDTH)
+        for count in self.environment.runtime.threads.map_unordered(delete, tasks, width=width):
+            done += count
+            self.progress(done, len(paths))
+
+    def _complete(self, taken: Taken, *, started_s: float) -> CleanResult:
+        environment, plan = self.environment, taken.plan
+        with environment.locked() as lease:
+            timeline = load_timeline(environment.storage, environment.config)
+            mine = timeline.find(taken.inflight.requested_at)
+            if mine is None:
+                raise FencedError(
+                    f"clean {taken.inflight} is gone from the timeline. Reload the table before going on."
+                )
+            if mine.is_completed:
+                return _result(taken, deleted_partitions=(), lock_held_s=lease.held_s)
+            taken.heartbeat.check()
+            removed = _remove_partitions(environment, timeline, plan.partitions_to_delete)
+            first = next_time(environment, timeline)
+            sync_clean(
+                environment,
+                deleted=_names(plan),
+                removed_partitions=removed,
+                requested_at=taken.inflight.requested_at,
+                completed_at=CompletionTime(first),
+            )
+            duration_ms = int((environment.runtime.clock.monotonic_s() - started_s) * 1000)
+            metadata = _metadata(taken.inflight.requested_at, plan, removed, duration_ms=duration_ms)
+            taken.heartbeat.check()
+            lease.check()
+            complete_instant(
+                environment.storage,
+                environment.config,
+                taken.inflight,
+                completed_at=CompletionTime(next_time(environment, timeline, after=first)),
+                content=encode_clean_metadata(metadata),
+            )
+        return _result(taken, deleted_partitions=removed, lock_held_s=lease.held_s)
+
+
+def _remove_partitions(environment: TableEnvironment, timeline: Timeline, partitions: Iterable[str]) -> tuple[str, ...]:
+    """Remove partitions in which nothing is left. The caller holds the lock, so that nobody begins to write."""
+    if any(i.action in INGESTION for i in timeline.pending):
+        return ()
+    storage = environment.storage
+    removed = []
+    for partition in partitions:
+        files = storage.list_files(partition) if partition else []
+        is_bare = all(file.name.startswith(PARTITION_METADATA_NAME) for file in files)
+        if partition and is_bare and not storage.list_directories(partition):
+            storage.delete_tree(partition)
+            removed.append(partition)
+    return tuple(removed)
+
+
+def _names(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
+    """File names by partition. Full paths are spelled in many ways; partition and name are not."""
+    if any(file.is_bootstrap_base_file for files in plan.files.values() for file in files):
+        raise UnsupportedFeatureError("the clean deletes files outside of the table (bootstrap): run it in Java.")
+    return {p: tuple(file.path.rpartition("/")[2] for file in files) for p, files in plan.files.items()}
+
+
+def _metadata(
+    requested_at: RequestedTime, plan: CleanPlan, removed: tuple[str, ...], *, duration_ms: int
+) -> CleanMetadata:
+    names = _names(plan)
+    retained = plan.earliest_instant_to_retain
+    partitions = {
+        partition: CleanedPartition(
+            partition=partition,
+            policy=plan.policy,
+            delete_patterns=names.get(partition, ()),
+            succeeded=names.get(partition, ()),
+            is_partition_deleted=partition in removed,
+        )
+        for partition in sorted({*names, *removed})
+    }
+    return CleanMetadata(
+        started_at=requested_at.value,
+        duration_ms=duration_ms,
+        files_deleted=sum(map(len, names.values())),
+        earliest_commit_to_retain=retained.timestamp if retained is not None else "",
+        last_completed_commit=plan.last_completed_commit,
+        partitions=partitions,
+        extra_metadata=plan.extra_metadata,
+    )
+
+
+def _result(taken: Taken, *, deleted_partitions: tuple[str, ...], lock_held_s: float) -> CleanResult:
+    plan = taken.plan
+    size = plan.extra_metadata.get(BYTES_KEY, "")
+    retained = plan.earliest_instant_to_retain
+    return CleanResult(
+        instant=taken.inflight.requested_at,
+        policy=plan.policy,
+        files_deleted=sum(map(len, plan.files.values())),
+        bytes=int(size) if size.isascii() and size.isdigit() else None,
+        partitions=tuple(sorted({*plan.files, *deleted_partitions})),
+        deleted_partitions=deleted_partitions,
+        earliest_retained=retained.timestamp if retained is not None else "",
+        was_resumed=taken.was_resumed,
+        lock_held_s=lock_held_s,
+    )
+
+
+def _batches(items: Iterable[T], size: int) -> Iterable[tuple[T, ...]]:
+    remaining = iter(items)
+    while batch := tuple(islice(remaining, size)):
+        yield batch

@@ -1,0 +1,96 @@
+"""Who carries out a clean: one process at a time, by its heartbeat on the clean's instant.
+
+Deletions can be repeated, so that a clean whose process died is simply taken over: nothing is rolled back. The look at
+the heartbeat and the start of one's own are one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tablekeeper.errors import PlanHeldError
+from tablekeeper.format.plans import CleanPlan, decode_clean_plan
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.timeline import instant_path, load_content, load_timeline, remove_instant_files, start_inflight
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
+from tablekeeper.txn.locks.processes import LinuxProcesses
+
+__all__ = ["Taken", "begin_taken", "take_clean"]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A clean that is inflight and this process's to carry out, as long as the heartbeat lasts."""
+
+    inflight: Instant
+    plan: CleanPlan
+    heartbeat: Heartbeat
+    was_resumed: bool = False
+
+
+def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | None:
+    """Take over a clean that is on the timeline; None if it has been finished, or never had a plan.
+
+    Raises `PlanHeldError` if another process is at work on it.
+    """
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
+        current = timeline.find(clean)
+        if current is None or current.is_completed:
+            return None
+        _refuse_held(environment, clean)
+        requested = Instant(clean, Action.CLEAN, State.REQUESTED)
+        content = load_content(environment.storage, environment.config, requested)
+        if not content:
+            # Some stores of Java's show a file before its contents. Nothing was deleted without a plan.
+            inflight = Instant(clean, Action.CLEAN, State.INFLIGHT)
+            remove_instant_files(environment.storage, environment.config, inflight, requested)
+            return None
+        plan = decode_clean_plan(content, file=instant_path(environment.config, requested))
+        return begin_taken(environment, clean, plan, create=lambda: current, was_resumed=True)
+
+
+def begin_taken(
+    environment: TableEnvironment,
+    clean: RequestedTime,
+    plan: CleanPlan,
+    *,
+    create: Callable[[], Instant],
+    was_resumed: bool = False,
+) -> Taken:
+    """Start the heartbeat, then the clean that `create` gives. The caller holds the table lock."""
+    storage, config = environment.storage, environment.config
+    me = LinuxProcesses().me()
+    heartbeat = start_heartbeat(
+        storage,
+        clean,
+        settings=environment.heartbeat_settings,
+        runtime=environment.runtime,
+        owner=f"{me.host}:{me.pid}",
+    )
+    try:
+        instant = create()
+        if instant.state is State.REQUESTED:
+            instant = start_inflight(storage, config, instant)
+    except BaseException:
+        heartbeat.stop()
+        raise
+    return Taken(instant, plan, heartbeat, was_resumed)
+
+
+def _refuse_held(environment: TableEnvironment, clean: RequestedTime) -> None:
+    heartbeats = load_heartbeats(
+        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+    )
+    if heartbeats.is_active(clean):
+        age_s = heartbeats.ages[clean]
+        owner = load_heartbeat_owner(environment.storage, clean)
+        raise PlanHeldError(
+            f"table {environment.config.name}: {owner or 'another process'} is at work on the clean {clean}, its "
+            f"heartbeat is {age_s:.0f} s old. Leave it to that process; should it have died, the clean is free "
+            f"{heartbeats.patience_s:.0f} s after the last beat.",
+            instant=clean.value,
+            heartbeat_age_s=age_s,
+        )

@@ -1,0 +1,29 @@
+"""What a clean does before it plans: failed attempts of others are put right, lazily, as seed 000 has it.
+
+Writes whose heartbeat has lapsed are rolled back. Without that a dead write would hold the retained window back for
+good, and its files would lie around uncounted.
+"""
+
+from __future__ import annotations
+
+from tablekeeper.config.concurrency_settings import FailedWrites
+from tablekeeper.model import RequestedTime
+from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.rollback import failed_writes, rollback_instant
+from tablekeeper.write.finish import metadata_rollback
+
+__all__ = ["roll_back_leftovers"]
+
+
+def roll_back_leftovers(environment: TableEnvironment) -> tuple[RequestedTime, ...]:
+    """Roll back writes that died; the instants that are gone. Under the EAGER policy the next writer does that."""
+    if environment.concurrency.failed_writes is FailedWrites.EAGER:
+        return ()
+    timeline = load_timeline(environment.storage, environment.config)
+    before_publish = metadata_rollback(environment)
+    gone = []
+    for dead in failed_writes(environment, timeline):
+        if rollback_instant(environment, dead, before_publish=before_publish) is not None:
+            gone.append(dead.requested_at)
+    return tuple(gone)

@@ -1,0 +1,194 @@
+"""Putting a clean on the timeline: planned without the lock, published under it after a look at what is new.
+
+Once published, a plan is carried out, by whoever comes: nothing on the timeline takes it back. So under the lock
+everything is dropped from it that news forbid, and where news went the other way (a commit was taken back, so that
+older files are the newest again) it is planned anew. A savepoint or a rollback that comes later sees the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tablekeeper.config.clean_settings import CleanSettings
+from tablekeeper.errors import ConflictError
+from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.plans import CleanFile, CleanPlan, RetainedInstant, encode_clean_plan
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.clean.guard import Taken, begin_taken
+from tablekeeper.services.clean.plan import CleanDraft, CleanView, plan_clean
+from tablekeeper.services.clean.view import Scope, find_last_clean, load_holds, load_view
+from tablekeeper.snapshot.listing import load_files_by_listing
+from tablekeeper.storage import hadoop_path
+from tablekeeper.timeline import Timeline, create_requested, load_timeline, parse_time
+from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.savepoints import savepoints_of
+
+__all__ = [
+    "INGESTION",
+    "Drafted",
+    "Published",
+    "load_draft",
+    "plan_and_publish",
+    "refuse_during_restore",
+    "schedule_clean",
+]
+
+INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
+_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
+_ATTEMPTS = 3
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A draft, what it was planned on, and how the partitions were found."""
+
+    draft: CleanDraft
+    view: CleanView
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class Published:
+    """What became of a draft. `requested` is None if nothing was put on the timeline.
+
+    `is_stale`: it has to be planned anew. `taken` is the clean begun, where the caller wanted that.
+    """
+
+    requested: Instant | None = None
+    taken: Taken | None = None
+    is_stale: bool = False
+
+
+def schedule_clean(environment: TableEnvironment, settings: CleanSettings) -> Instant | None:
+    """Plan a clean and put it on the timeline; None if there is nothing to do, or a clean is waiting already."""
+    return plan_and_publish(environment, settings, begins=False).requested
+
+
+def plan_and_publish(environment: TableEnvironment, settings: CleanSettings, *, begins: bool) -> Published:
+    """Plan, publish, and with `begins` take the clean in the same hold of the lock, so that nobody else does."""
+    for _ in range(_ATTEMPTS):
+        drafted = load_draft(environment, settings)
+        if not _is_worth_publishing(environment, drafted):
+            return Published()
+        outcome = _publish(environment, drafted, begins=begins)
+        if not outcome.is_stale:
+            return outcome
+    raise ConflictError(
+        f"table {environment.config.name}: commits were taken back each time a clean was planned. Nothing was deleted; "
+        "clean again when the rollbacks are over.",
+        instant="",
+        beaten_by="",
+        file_groups=(),
+    )
+
+
+def load_draft(environment: TableEnvironment, settings: CleanSettings) -> Drafted:
+    """What a clean would do now. Partitions in which somebody's files lie that no commit names are not emptied."""
+    view, scope = load_view(environment, settings)
+    draft = plan_clean(view, settings)
+    if draft.emptied:
+        draft = draft.keeping(_load_occupied(environment, draft))
+    return Drafted(draft, view, scope)
+
+
+def _publish(environment: TableEnvironment, drafted: Drafted, *, begins: bool) -> Published:
+    storage, config = environment.storage, environment.config
+    with environment.locked() as lease:
+        timeline = load_timeline(storage, config)
+        refuse_during_restore(environment, timeline)
+        if any(i.action is Action.CLEAN for i in timeline.pending):
+            # Somebody else's came first, and may delete the same files.
+            return Published()
+        if not all(timeline.is_completed(i.requested_at) for i in drafted.view.timeline.completed_writes):
+            return Published(is_stale=True)
+        draft = _after_news(environment, drafted, timeline)
+        if draft.is_empty and not drafted.draft.is_empty:
+            return Published()
+        plan = _plan(environment, draft, timeline)
+        requested_at = RequestedTime(next_time(environment, timeline))
+        lease.check()
+
+        def create() -> Instant:
+            content = encode_clean_plan(plan)
+            return create_requested(storage, config, requested_at=requested_at, action=Action.CLEAN, content=content)
+
+        if not begins:
+            return Published(create())
+        taken = begin_taken(environment, requested_at, plan, create=create)
+        return Published(taken.inflight, taken)
+
+
+def refuse_during_restore(environment: TableEnvironment, timeline: Timeline) -> None:
+    """A restore takes commits back one by one: what is old and what is new is not settled before it has finished."""
+    restore = next((i for i in timeline.pending if i.action is Action.RESTORE), None)
+    if restore is not None:
+        raise ConflictError(
+            f"table {environment.config.name} is being restored to a savepoint ({restore}). Nothing was deleted: clean "
+            "again when the restore has finished. If its process died, `tablekeeper doctor --fix` finishes it.",
+            instant="",
+            beaten_by=restore.requested_at.value,
+            file_groups=(),
+        )
+
+
+def _after_news(environment: TableEnvironment, drafted: Drafted, timeline: Timeline) -> CleanDraft:
+    """The draft without what savepoints and plans need that came since it was made."""
+    known = frozenset(drafted.view.timeline.instants)
+    savepoints = [i for i in savepoints_of(timeline) if i not in known]
+    seen = {i.requested_at for i in known}
+    plans = [i for i in timeline.pending if i.action in _SERVICES and i.requested_at not in seen]
+    holds = load_holds(environment, savepoints=savepoints, plans=plans)
+    # Whoever is writing may be about to write into a partition that looks abandoned.
+    is_written = any(i.action in INGESTION for i in timeline.pending)
+    draft = drafted.draft.without(holds)
+    return draft.keeping(draft.emptied) if is_written else draft
+
+
+def _load_occupied(environment: TableEnvironment, draft: CleanDraft) -> frozenset[str]:
+    """Emptied partitions that hold other files than those that go: a write at work, or what a dead one left."""
+    partitions = list(draft.emptied)
+    listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
+    occupied = set()
+    for partition, files in listing.items():
+        going = {file.name for file in draft.files.get(partition, ())}
+        if any(name not in going and not name.startswith(PARTITION_METADATA_NAME) for name, _ in files):
+            occupied.add(partition)
+    return frozenset(occupied)
+
+
+def _is_worth_publishing(environment: TableEnvironment, drafted: Drafted) -> bool:
+    """A plan with something to do; or an empty one where the settings ask for it, so that the window moves on."""
+    draft, settings = drafted.draft, drafted.draft.settings
+    if not draft.is_empty:
+        return True
+    if not settings.incremental or settings.empty_interval_hours < 1 or draft.earliest is None:
+        return False
+    last = find_last_clean(drafted.view.timeline)
+    if last is None:
+        return True
+    cleaned_ms = parse_time(last.requested_at.value, zone=environment.config.time_zone)
+    return environment.runtime.clock.now_ms() - cleaned_ms > settings.empty_interval_hours * _HOUR_MS
+
+
+def _plan(environment: TableEnvironment, draft: CleanDraft, timeline: Timeline) -> CleanPlan:
+    spec = environment.storage.spec
+    return CleanPlan(
+        policy=draft.settings.policy.value,
+        files={
+            partition: tuple(CleanFile(hadoop_path(spec, file.path)) for file in files)
+            for partition, files in draft.files.items()
+        },
+        partitions_to_delete=draft.emptied,
+        earliest_instant_to_retain=_retained(draft, timeline),
+        last_completed_commit=draft.last_completed,
+        extra_metadata=draft.extra_metadata(is_partitioned=environment.config.is_partitioned),
+    )
+
+
+def _retained(draft: CleanDraft, timeline: Timeline) -> RetainedInstant | None:
+    if draft.retained is None:
+        return None
+    found = timeline.find(draft.retained)
+    action = Action.COMMIT if found is None else found.action
+    return RetainedInstant(draft.retained.value, action.value, State.COMPLETED.value.upper())

@@ -1,0 +1,60 @@
+"""What a clean did, as a value that prints well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tablekeeper.model import RequestedTime
+
+__all__ = ["CleanResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """A clean that completed.
+
+    `bytes` is None for a plan of Java's, which does not say. `finished_before` are cleans that others had left
+    unfinished and that were carried out first; `rolled_back` are writes that had died.
+    """
+
+    instant: RequestedTime
+    policy: str
+    files_deleted: int
+    bytes: int | None
+    partitions: tuple[str, ...]
+    deleted_partitions: tuple[str, ...] = ()
+    earliest_retained: str = ""
+    was_resumed: bool = False
+    finished_before: tuple[RequestedTime, ...] = ()
+    rolled_back: tuple[RequestedTime, ...] = ()
+    seconds: float = 0.0
+    lock_held_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instant": self.instant.value,
+            "policy": self.policy,
+            "files_deleted": self.files_deleted,
+            "bytes": self.bytes,
+            "partitions": list(self.partitions),
+            "deleted_partitions": list(self.deleted_partitions),
+            "earliest_retained": self.earliest_retained,
+            "was_resumed": self.was_resumed,
+            "finished_before": [each.value for each in self.finished_before],
+            "rolled_back": [each.value for each in self.rolled_back],
+            "seconds": round(self.seconds, 3),
+            "lock_held_s": round(self.lock_held_s, 3),
+        }
+
+    def __repr__(self) -> str:
+        size = "" if self.bytes is None else f" ({self.bytes:,} bytes)"
+        lines = [f"clean {self.instant}: {self.files_deleted} files{size} deleted in {len(self.partitions)} partitions"]
+        if self.deleted_partitions:
+            lines.append(f"  partitions that are gone: {', '.join(self.deleted_partitions)}")
+        if self.earliest_retained:
+            lines.append(f"  readable from {self.earliest_retained} on")
+        for name, instants in (("finished before", self.finished_before), ("rolled back", self.rolled_back)):
+            if instants:
+                lines.append(f"  {name}: {', '.join(each.value for each in instants)}")
+        return "\n".join(lines)
