@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-__all__ = ["SYSTEM_RUNTIME", "Clock", "Ids", "Periodic", "Runtime", "SystemClock", "SystemIds", "Threads"]
+__all__ = ["SYSTEM_RUNTIME", "Clock", "Event", "Ids", "Periodic", "Runtime", "SystemClock", "SystemIds", "Threads"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -109,6 +109,22 @@ class Periodic:
             self._thread.join()
 
 
+class Event(Protocol):
+    """Something that one thread waits for and another one reports."""
+
+    def set(self) -> None:
+        """Report it: whoever waits goes on."""
+        ...
+
+    def clear(self) -> None:
+        """Forget it, to wait for it again."""
+        ...
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for it, at most `timeout` seconds; False if it did not happen."""
+        ...
+
+
 class Threads:
     """Threads for bounded parallel work and for periodic background actions."""
 
@@ -119,6 +135,10 @@ class Threads:
     def lock(self) -> AbstractContextManager[bool]:
         """A mutex between threads of this process."""
         return threading.Lock()
+
+    def event(self) -> Event:
+        """An event that has not happened yet."""
+        return threading.Event()
 
     def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 16) -> list[R]:
         """`[function(i) for i in items]` on at most `width` threads, in the order of `items`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tablekeeper.config.lock_settings import LockSettings
+from tablekeeper.config.lock_settings import LockSettings, ZookeeperSettings
+from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, LockNotAcquiredError, UnsupportedFeatureError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage.local import LocalStorage
@@ -16,8 +18,11 @@ from tablekeeper.txn.locks.choose import choose_lock
 from tablekeeper.txn.locks.file_system import FileSystemLock
 from tablekeeper.txn.locks.in_process import InProcessLock
 from tablekeeper.txn.locks.storage_based import StorageBasedLock
+from tablekeeper.txn.locks.zookeeper import ZookeeperLock
 from tests.support.lock_arena import LOCK_FILE
 
+ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+ZOOKEEPER_BY_PATH = "org.apache.hudi.client.transaction.lock.ZookeeperBasedImplicitBasePathLockProvider"
 S3_OPTIONS = {"aws_access_key_id": "tester", "aws_secret_access_key": "secret", "region": "us-east-1"}
 
 
@@ -47,7 +52,6 @@ def test_the_class_name_of_java_decides_if_it_is_given(provider: str, kind: type
 @pytest.mark.parametrize(
     "provider",
     [
-        "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
         "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider",
         "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",
         "com.example.OurOwnLockProvider",
@@ -87,6 +91,66 @@ def test_the_default_directory_spelled_out_is_the_same_lock(tmp_path: Path) -> N
         assert not (tmp_path / ".hoodie/.hoodie").exists()
 
 
+# --- the lock in ZooKeeper
+
+
+def zookeeper_lock(*, provider: str = ZOOKEEPER, table: str = "memory://choice/table", **settings: str) -> str:
+    """The name of the lock that these settings lead to."""
+    options = {"hoodie.write.lock.provider": provider}
+    options |= {f"hoodie.write.lock.zookeeper.{key}": value for key, value in settings.items()}
+    storage = ObjectStorage(table, options=S3_OPTIONS) if table.startswith("s3") else MemoryStorage(table)
+    chosen = LockSettings.from_options(Options(options).given)
+    lock = choose_lock(storage, options=chosen, runtime=SYSTEM_RUNTIME, table_name="trips")
+    assert isinstance(lock, ZookeeperLock)
+    return lock.name
+
+
+def test_the_lock_in_zookeeper_is_the_key_below_the_base_path_and_the_key_is_the_table_name_by_default() -> None:
+    assert zookeeper_lock(url="zk:2181", base_path="/hudi", lock_key="a/b") == "zookeeper://zk:2181/hudi/a/b"
+    assert zookeeper_lock(url="zk", base_path="/hudi") == "zookeeper://zk/hudi/trips"
+
+
+def test_the_lock_in_zookeeper_by_table_path_lies_where_java_looks_for_it() -> None:
+    for spelled in ("s3://lake/trips", "s3a://lake/trips/"):
+        name = zookeeper_lock(provider=ZOOKEEPER_BY_PATH, table=spelled, url="zk:2181")
+        assert name == "zookeeper://zk:2181/tmp/52B6F91537859B95/lock_key"
+    with pytest.raises(UnsupportedFeatureError, match=r"many spellings\. Give all writers ZookeeperBasedLockProvider"):
+        zookeeper_lock(provider=ZOOKEEPER_BY_PATH, url="zk:2181")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"base_path": "/hudi"}, r"needs hoodie\.write\.lock\.zookeeper\.url, for example zk1:2181"),
+        ({"url": "zk:2181"}, r"needs hoodie\.write\.lock\.zookeeper\.base_path, the same as"),
+        ({"url": "zk", "port": "2182", "base_path": "/hudi"}, r"Java takes ports from .*url alone.*: zk:2182$"),
+        ({"url": "zk:2181", "base_path": "hudi"}, r"'hudi/trips' is no path in ZooKeeper"),
+        ({"url": "zk:2181", "base_path": "/hudi/"}, r"'/hudi//trips' is no path in ZooKeeper"),
+        ({"url": "zk:2181", "base_path": "/hudi", "lock_key": "../x"}, r"'/hudi/\.\./x' is no path in ZooKeeper"),
+    ],
+)
+def test_settings_with_which_java_would_not_find_the_same_lock_are_refused(
+    settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        zookeeper_lock(**settings)
+
+
+def test_a_port_beside_a_url_with_ports_is_not_looked_at() -> None:
+    assert zookeeper_lock(url="zk:2182", port="2181", base_path="/hudi") == "zookeeper://zk:2182/hudi/trips"
+
+
+def test_the_lock_in_zookeeper_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tablekeeper.txn.locks.zookeeper")
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    with pytest.raises(InvalidRequestError, match=r"needs the kazoo package.*pip install 'tablekeeper\[zookeeper\]'"):
+        zookeeper_lock(url="zk:2181", base_path="/hudi")
+
+
+# --- settings
+
+
 def test_settings_come_from_the_keys_of_java() -> None:
     prefix = "hoodie.write.lock."
     settings = LockSettings.from_options(
@@ -99,6 +163,12 @@ def test_settings_come_from_the_keys_of_java() -> None:
             prefix + "client.wait_time_ms_between_retry": "500",
             prefix + "storage.validity.timeout.secs": "100",
             prefix + "storage.renew.interval.secs": "10",
+            prefix + "zookeeper.url": "zk1:2181,zk2:2181",
+            prefix + "zookeeper.port": "2181",
+            prefix + "zookeeper.base_path": "/hudi",
+            prefix + "zookeeper.lock_key": "trips",
+            prefix + "zookeeper.session_timeout_ms": "30000",
+            prefix + "zookeeper.connection_timeout_ms": "5000",
         }
     )
     assert settings == LockSettings(
@@ -110,6 +180,7 @@ def test_settings_come_from_the_keys_of_java() -> None:
         retry_pause_ms=500,
         validity_s=100,
         renew_interval_s=10,
+        zookeeper=ZookeeperSettings("zk1:2181,zk2:2181", 2181, "/hudi", "trips", 30_000, 5_000),
     )
     assert settings.acquire_timeout_s == 5.5
     assert LockSettings.from_options({}) == LockSettings()
@@ -131,6 +202,9 @@ def test_the_older_name_of_the_renewal_interval_is_understood() -> None:
         ("storage.renew.interval.secs", "0"),
         ("storage.renew.interval.secs", "31"),
         ("client.num_retries", "many"),
+        ("zookeeper.port", "many"),
+        ("zookeeper.session_timeout_ms", "999"),
+        ("zookeeper.connection_timeout_ms", "0"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_its_key(name: str, value: str) -> None:

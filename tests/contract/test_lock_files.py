@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -21,9 +20,8 @@ from tablekeeper.txn.locks.file_system import FileSystemLock
 from tablekeeper.txn.locks.processes import LinuxProcesses, ProcessId
 from tablekeeper.txn.locks.storage_based import StorageBasedLock
 from tests.support.lock_arena import LOCK_FILE, LOCK_OBJECT, SETTINGS, Arena
+from tests.support.lock_processes import count_in_processes, holding_process
 from tests.support.moto_server import MotoServer, moto_server
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -201,29 +199,11 @@ def test_garbage_in_the_lock_object_is_reported_at_once_and_left_as_it_is(lock_o
 # --- several processes on local files
 
 
-def spawn(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.lock_worker", *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.fixture
 def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lock of the kind that the test is run for."""
-    process = spawn("hold", request.param, str(tmp_path))
-    assert process.stdout is not None
-    assert process.stdin is not None
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.stdin.close()
-    process.wait(timeout=60)
-    process.stdout.close()
+    with holding_process(request.param, tmp_path) as process:
+        yield process
 
 
 def real_lock(kind: str, directory: Path) -> TableLock:
@@ -233,13 +213,7 @@ def real_lock(kind: str, directory: Path) -> TableLock:
 
 @pytest.mark.parametrize("kind", ["file_system", "storage_based"])
 def test_processes_exclude_each_other(kind: str, tmp_path: Path) -> None:
-    counter = tmp_path / "counter"
-    counter.write_text("0")
-    workers = [spawn("count", kind, str(tmp_path), "25") for _ in range(4)]
-    assert [worker.wait(timeout=120) for worker in workers] == [0, 0, 0, 0]
-    for worker in workers:
-        worker.communicate()
-    assert counter.read_text() == "100"
+    assert count_in_processes(kind, tmp_path, workers=4, times=25) == 100
 
 
 @pytest.mark.parametrize(

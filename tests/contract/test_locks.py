@@ -15,6 +15,7 @@ from tablekeeper.txn.locks import Lease, TableLock
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.lock_arena import Arena
 from tests.support.moto_server import MotoServer, moto_server
+from tests.support.zookeeper_server import ZookeeperServer, zookeeper_server
 
 LEASED = ["file_system-memory", "file_system-local", "storage_based-memory", "storage_based-local", "storage_based-s3"]
 
@@ -26,9 +27,19 @@ def s3() -> Iterator[MotoServer]:
         yield server
 
 
-@pytest.fixture(params=["in_process-memory", *LEASED])
-def arena(request: pytest.FixtureRequest, tmp_path: Path, s3: MotoServer) -> Arena:
-    return Arena(request.param, tmp_path, s3)
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
+    with zookeeper_server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(params=["in_process-memory", "zookeeper-memory", *LEASED])
+def arena(
+    request: pytest.FixtureRequest, tmp_path: Path, s3: MotoServer, zookeeper: ZookeeperServer
+) -> Iterator[Arena]:
+    place = Arena(request.param, tmp_path, s3, zookeeper)
+    yield place
+    place.close()
 
 
 @pytest.fixture(params=LEASED)

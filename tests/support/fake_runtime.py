@@ -6,11 +6,13 @@ raise reaches the test.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from tablekeeper.runtime import Periodic, Runtime, Threads
+from tablekeeper.runtime import Event, Periodic, Runtime, Threads
 
 START_MS = 1_700_000_000_000
+_REAL_PATIENCE_S = 0.02
 
 
 class FakeClock:
@@ -52,6 +54,10 @@ class FakeClock:
         """Let time pass on the wall clock alone, as when a machine sleeps; also how a clock is set."""
         self._now_ms += seconds * 1000
 
+    def due_in_s(self) -> float | None:
+        """Seconds until the next periodic action; None if there is none."""
+        return min((timer.due_s - self._monotonic_s for timer in self._timers if timer.is_running), default=None)
+
     def attach(self, timer: FakePeriodic) -> None:
         self._timers.append(timer)
 
@@ -82,6 +88,30 @@ class FakePeriodic(Periodic):
         self.is_running = False
 
 
+class FakeEvent:
+    """An event that real threads report. Who waits for it gives them a moment, and then lets fake time pass."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._happened = threading.Event()
+
+    def set(self) -> None:
+        self._happened.set()
+
+    def clear(self) -> None:
+        self._happened.clear()
+
+    def wait(self, timeout: float) -> bool:
+        until_s = self._clock.monotonic_s() + timeout
+        while not self._happened.wait(_REAL_PATIENCE_S):
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return False
+            due_in_s = self._clock.due_in_s()
+            self._clock.advance(left_s if due_in_s is None else min(left_s, max(0.0, due_in_s)))
+        return True
+
+
 class FakeThreads(Threads):
     """Periodic actions on the fake clock; mutexes and parallel maps are the real ones."""
 
@@ -94,6 +124,9 @@ class FakeThreads(Threads):
         periodic = FakePeriodic(action, interval_s=interval_s, clock=self._clock)
         self.periodics.append(periodic)
         return periodic
+
+    def event(self) -> Event:
+        return FakeEvent(self._clock)
 
 
 class FakeIds:

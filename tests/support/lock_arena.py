@@ -6,20 +6,22 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tablekeeper.config.lock_settings import LockSettings
+from tablekeeper.config.lock_settings import LockSettings, ZookeeperSettings
 from tablekeeper.errors import LockNotAcquiredError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.local import LocalStorage
 from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.storage.object_store import ObjectStorage
 from tablekeeper.storage.protocol import Storage
-from tablekeeper.txn.locks import TableLock
+from tablekeeper.txn.locks import Lease, LockHolder, TableLock
 from tablekeeper.txn.locks.file_system import FileSystemLock
 from tablekeeper.txn.locks.in_process import InProcessLock
 from tablekeeper.txn.locks.processes import ProcessId
 from tablekeeper.txn.locks.storage_based import StorageBasedLock
+from tablekeeper.txn.locks.zookeeper import ZookeeperLock
 from tests.support.fake_runtime import FakeClock, FakeWorld
 from tests.support.moto_server import MotoServer
+from tests.support.zookeeper_server import ZookeeperServer
 
 LOCK_FILE = ".hoodie/lock"
 LOCK_OBJECT = ".hoodie/.locks/table_lock.json"
@@ -45,10 +47,18 @@ class FakeProcesses:
 class Arena:
     """One table and any number of writers that want its lock, on one clock."""
 
-    def __init__(self, kind: str, directory: Path, s3: MotoServer | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        directory: Path,
+        s3: MotoServer | None = None,
+        zookeeper: ZookeeperServer | None = None,
+    ) -> None:
         self.kind, _, self._store = kind.partition("-")
         self._directory = directory
         self._s3 = s3
+        self._zookeeper = zookeeper
+        self._sessions: list[Lease] = []
         self.world = FakeWorld()
         self._writers = 0
         self.dead: set[int] = set()
@@ -78,6 +88,8 @@ class Arena:
             return InProcessLock(storage.spec.uri, runtime=runtime)
         if self.kind == "file_system":
             return FileSystemLock(storage, settings=settings, runtime=runtime, processes=processes)
+        if self.kind == "zookeeper":
+            return self._zookeeper_lock(runtime, processes)
         return StorageBasedLock(storage, settings=settings, runtime=runtime, processes=processes)
 
     def is_taken(self) -> bool:
@@ -87,3 +99,30 @@ class Arena:
         except LockNotAcquiredError:
             return True
         return False
+
+    def close(self) -> None:
+        """End the sessions of writers that still hold the lock, or think so."""
+        for lease in self._sessions:
+            lease.release()
+
+    def _zookeeper_lock(self, runtime: Runtime, processes: FakeProcesses) -> TableLock:
+        assert self._zookeeper is not None
+        settings = ZookeeperSettings(url=self._zookeeper.url, session_timeout_ms=20_000)
+        lock = ZookeeperLock(f"/locks/{self._name}", settings=settings, runtime=runtime, processes=processes)
+        return _Remembering(lock, self._sessions)
+
+
+@dataclass(frozen=True)
+class _Remembering:
+    """A lock whose leases somebody else can end."""
+
+    lock: TableLock
+    leases: list[Lease]
+
+    def acquire(self, *, timeout_s: float) -> Lease:
+        lease = self.lock.acquire(timeout_s=timeout_s)
+        self.leases.append(lease)
+        return lease
+
+    def describe(self) -> LockHolder | None:
+        return self.lock.describe()

@@ -22,6 +22,7 @@ IMPORT_HOMES: dict[str, tuple[str, ...]] = {
     "pyspark": (r"engine/spark\w*", r"spark_datasource"),
     "py4j": (r"engine/spark\w*",),
     "obstore": (r"storage/.*",),
+    "kazoo": (r"txn/locks/zookeeper",),
     "fastapi": (r"server/.*",),
     "sqlalchemy": (r"server/.*",),
     "grpc": (r"server/.*",),

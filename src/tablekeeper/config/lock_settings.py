@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
@@ -19,6 +19,7 @@ __all__ = [
     "HeartbeatSettings",
     "LockProvider",
     "LockSettings",
+    "ZookeeperSettings",
 ]
 
 _PREFIX = "hoodie.write.lock."
@@ -34,11 +35,18 @@ _RETRY_PAUSE = _PREFIX + "client.wait_time_ms_between_retry"
 _VALIDITY = _PREFIX + "storage.validity.timeout.secs"
 _RENEWAL = _PREFIX + "storage.renew.interval.secs"
 _RENEWAL_OLD = _PREFIX + "storage.heartbeat.poll.secs"
+_ZK_URL = _PREFIX + "zookeeper.url"
+_ZK_PORT = _PREFIX + "zookeeper.port"
+_ZK_BASE_PATH = _PREFIX + "zookeeper.base_path"
+_ZK_LOCK_KEY = _PREFIX + "zookeeper.lock_key"
+_ZK_SESSION = _PREFIX + "zookeeper.session_timeout_ms"
+_ZK_CONNECTION = _PREFIX + "zookeeper.connection_timeout_ms"
 _STRATEGY = _PREFIX + "conflict.resolution.strategy"
 _UPDATES = "hoodie.clustering.updates.strategy"
 _BEAT = "hoodie.client.heartbeat.interval_in_ms"
 _MISSES = "hoodie.client.heartbeat.tolerable.misses"
 
+_ZK_DEFAULT_PORT = 2181
 _TRANSACTION = "org.apache.hudi.client.transaction."
 _SIMPLE = "SimpleConcurrentFileWritesConflictResolutionStrategy"
 _END_TIMESTAMP = "EndTimestampBasedConcurrentFileWritesConflictResolutionStrategy"
@@ -59,6 +67,12 @@ LOCK_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     (_VALIDITY, "300", int, "Seconds that a lock is good for without being renewed."),
     (_RENEWAL, "30", int, "Seconds between renewals of a lock that is held."),
     (_RENEWAL_OLD, None, int, "Older name of the renewal interval."),
+    (_ZK_URL, None, str, "ZooKeeper servers as host:port, separated by commas; needed for the ZooKeeper lock."),
+    (_ZK_PORT, None, int, "As in Java not looked at: the port belongs into the URL, and 2181 is taken if it has none."),
+    (_ZK_BASE_PATH, None, str, "Path in ZooKeeper below which the locks are, the same for all writers."),
+    (_ZK_LOCK_KEY, None, str, "Name of the table's lock below that path; the name of the table by default."),
+    (_ZK_SESSION, "60000", int, "Milliseconds after which ZooKeeper frees the lock of a writer that went silent."),
+    (_ZK_CONNECTION, "15000", int, "Milliseconds to wait for a connection with ZooKeeper."),
     (_STRATEGY, _TRANSACTION + _SIMPLE, str, "Which completed instants a commit is checked against."),
     (
         _UPDATES,
@@ -80,6 +94,64 @@ class LockProvider(enum.Enum):
     IN_PROCESS = "InProcessLockProvider"
     FILE_SYSTEM = "FileSystemBasedLockProvider"
     STORAGE_BASED = "StorageBasedLockProvider"
+    ZOOKEEPER = "ZookeeperBasedLockProvider"
+    ZOOKEEPER_BY_TABLE_PATH = "ZookeeperBasedImplicitBasePathLockProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class ZookeeperSettings:
+    """Where a lock is in ZooKeeper, and how long its sessions live. None: not given."""
+
+    url: str | None = None
+    port: int | None = None
+    base_path: str | None = None
+    lock_key: str | None = None
+    session_timeout_ms: int = 60_000
+    connection_timeout_ms: int = 15_000
+
+    def __post_init__(self) -> None:
+        _at_least(_ZK_SESSION, self.session_timeout_ms, 1_000)
+        _at_least(_ZK_CONNECTION, self.connection_timeout_ms, 1)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> ZookeeperSettings:
+        """From options by name; the defaults where they say nothing."""
+        return cls(
+            url=options.get(_ZK_URL) or None,
+            port=_whole(options, _ZK_PORT) if options.get(_ZK_PORT) else None,
+            base_path=options.get(_ZK_BASE_PATH) or None,
+            lock_key=options.get(_ZK_LOCK_KEY) or None,
+            session_timeout_ms=_whole(options, _ZK_SESSION),
+            connection_timeout_ms=_whole(options, _ZK_CONNECTION),
+        )
+
+    def servers(self) -> str:
+        """What to connect to. A port that Java would not use is refused: the two would meet at different servers."""
+        if self.url is None:
+            raise InvalidRequestError(
+                f"the ZooKeeper lock needs {_ZK_URL}, for example zk1:2181,zk2:2181. Add it to the options."
+            )
+        hosts = self.url.partition("/")[0].split(",")
+        if self.port not in (None, _ZK_DEFAULT_PORT) and any(":" not in host for host in hosts):
+            raise InvalidRequestError(
+                f"{_ZK_PORT} is {self.port}, but Java takes ports from {_ZK_URL} alone, and would look for {self.url} "
+                f"at {_ZK_DEFAULT_PORT}. Write the port into the URL, for all writers: {hosts[0]}:{self.port}"
+            )
+        return self.url
+
+    def lock_path(self, *, table_name: str | None) -> str:
+        """The node whose children are the writers that want the lock."""
+        key = self.lock_key or table_name
+        if self.base_path is None or key is None:
+            missing = _ZK_BASE_PATH if self.base_path is None else _ZK_LOCK_KEY
+            raise InvalidRequestError(f"the ZooKeeper lock needs {missing}, the same as that of the other writers.")
+        path = f"{self.base_path}/{key}"
+        if not path.startswith("/") or any(part in {"", ".", ".."} for part in path[1:].split("/")):
+            raise InvalidRequestError(
+                f"{path!r} is no path in ZooKeeper, and Java would refuse it too. Let {_ZK_BASE_PATH} begin with a "
+                f"slash and end without one, and leave no part of it or of {_ZK_LOCK_KEY} empty."
+            )
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +167,7 @@ class LockSettings:
     retry_pause_ms: int = 5_000
     validity_s: int = 300
     renew_interval_s: int = 30
+    zookeeper: ZookeeperSettings = field(default_factory=ZookeeperSettings)
 
     def __post_init__(self) -> None:
         _at_least(_EXPIRE, self.file_system_expire_minutes, 0)
@@ -124,6 +197,7 @@ class LockSettings:
             retry_pause_ms=_whole(options, _RETRY_PAUSE),
             validity_s=_whole(options, _VALIDITY),
             renew_interval_s=_whole(options, renewal),
+            zookeeper=ZookeeperSettings.from_options(options),
         )
 
     def known_provider(self) -> LockProvider | None:

@@ -49,7 +49,7 @@ def load_environment(storage: Storage, options: Options, *, runtime: Runtime) ->
     return TableEnvironment(
         storage=storage,
         config=config,
-        lock=choose_lock(storage, options=lock_settings, runtime=runtime),
+        lock=choose_lock(storage, options=lock_settings, runtime=runtime, table_name=config.name),
         lock_settings=lock_settings,
         heartbeat_settings=HeartbeatSettings.from_options(options.given),
         conflict_settings=ConflictSettings.from_options(options.given),

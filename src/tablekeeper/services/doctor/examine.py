@@ -55,10 +55,11 @@ _CHECKS: tuple[Callable[[TableView], Iterable[Finding]], ...] = (
 def load_examination(storage: Storage, options: Options, *, runtime: Runtime) -> TableEnvironment:
     """What an examination works with, also for tables that are read-only here."""
     settings = LockSettings.from_options(options.given)
+    config = load_table_config(storage)
     return TableEnvironment(
         storage=storage,
-        config=load_table_config(storage),
-        lock=choose_lock(storage, options=settings, runtime=runtime),
+        config=config,
+        lock=choose_lock(storage, options=settings, runtime=runtime, table_name=config.name),
         lock_settings=settings,
         heartbeat_settings=HeartbeatSettings.from_options(options.given),
         conflict_settings=ConflictSettings.from_options(options.given),

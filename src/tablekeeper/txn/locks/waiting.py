@@ -35,9 +35,14 @@ def wait_for(
     timeout_s: float,
     pace: Pace,
     runtime: Runtime,
+    pause: Callable[[float], object] | None = None,
 ) -> L:
-    """The first lease that `attempt` returns. It is tried at least once, and once more at the end of the wait."""
+    """The first lease that `attempt` returns. It is tried at least once, and once more at the end of the wait.
+
+    `pause` waits for so many seconds, or until there is news of the lock; the default is to sleep.
+    """
     deadline_s = runtime.clock.monotonic_s() + timeout_s
+    pause = pause or runtime.clock.sleep
     pause_s = pace.first_s
     while True:
         lease = attempt()
@@ -46,7 +51,7 @@ def wait_for(
         left_s = deadline_s - runtime.clock.monotonic_s()
         if left_s <= 0:
             raise LockNotAcquiredError(_refusal(lock, holder=describe(), timeout_s=timeout_s))
-        runtime.clock.sleep(min(left_s, pause_s * (0.5 + runtime.ids.jitter())))
+        pause(min(left_s, pause_s * (0.5 + runtime.ids.jitter())))
         pause_s = min(pause_s * 2, pace.longest_s)
 
 
