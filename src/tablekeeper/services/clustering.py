@@ -7,9 +7,7 @@ name, and nobody would find it there.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from tablekeeper.config.clustering_order import OutputLayout
 from tablekeeper.config.write_settings import IndexKind
@@ -19,53 +17,50 @@ from tablekeeper.model import FileGroupId, FileSlice
 from tablekeeper.services.clustering_kernels import ClusterTask, cluster_group, refuse_bad_order
 from tablekeeper.services.clustering_plans import decode_group_plan, encode_group_plan
 from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.services.strategies import PlanningStrategy
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.storage.protocol import StorageSpec
-from tablekeeper.write.index_check import refuse_wrong_index
+from tablekeeper.write.finish import file_ids_by_partition
+from tablekeeper.write.index_check import look_like_buckets, refuse_wrong_index
 
-__all__ = ["Clustering", "GroupStrategy"]
+__all__ = ["Clustering"]
 
 _RESIZES_BUCKETS = ("ConsistentBucket", "ConsistentHashing")
-
-
-class GroupStrategy(Protocol):
-    """Chooses partitions, and groups of slices in them. Pure."""
-
-    @property
-    def class_name(self) -> str:
-        """How Java calls the strategy."""
-        ...
-
-    @property
-    def params(self) -> Mapping[str, str]: ...
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice: ...
-
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft: ...
 
 
 class Clustering:
     """The service, for the table at `spec`.
 
-    `layout` goes into the plans that are made here, and fills in what the plans of others leave open.
+    `layout` goes into the plans that are made here, and fills in what the plans of others leave open. With `schema`,
+    the table's, a plan is not made with an order that could not be carried out.
     """
 
     kind = ServiceKind.CLUSTERING
 
     def __init__(
-        self, strategy: GroupStrategy, layout: OutputLayout, *, spec: StorageSpec, by_bucket: bool = False
+        self, strategy: PlanningStrategy, layout: OutputLayout, *, spec: StorageSpec, by_bucket: bool = False
     ) -> None:
         self._strategy = strategy
         self._layout = layout
         self._spec = spec
         self._by_bucket = by_bucket
 
+    @property
+    def scope(self) -> str:
+        return self._strategy.scope
+
+    @property
+    def is_incremental(self) -> bool:
+        return self._strategy.is_incremental
+
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return self._strategy.choose_partitions(partitions)
 
     def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
-        if self._by_bucket:
+        if self._by_bucket or look_like_buckets(snapshot.latest):
             raise _no_buckets(snapshot.config.name)
+        if self._schema is not None:
+            refuse_bad_order(self._layout.order, self._schema)
         return self._strategy.plan(snapshot.latest, busy=busy)
 
     def encode(self, plan: Plan) -> bytes:
@@ -108,20 +103,13 @@ class Clustering:
         finally:
             # Tasks that died may have left sorted runs.
             context.store.storage.delete_tree(context.staging)
-        return Rewritten(tuple(file for files in written for file in files), replaced=_by_partition(slices))
+        return Rewritten(tuple(file for files in written for file in files), replaced=file_ids_by_partition(slices))
 
     def _planned_layout(self, plan: Plan, *, instant: str) -> OutputLayout:
         strategy = plan.strategy or Strategy()
         return self._layout.as_planned(
             class_name=strategy.class_name, params=strategy.params, file=f"clustering plan {instant}"
         )
-
-
-def _by_partition(slices: Sequence[FileSlice]) -> dict[str, tuple[str, ...]]:
-    ids: dict[str, list[str]] = defaultdict(list)
-    for file_slice in slices:
-        ids[file_slice.group.partition].append(file_slice.group.file_id)
-    return {partition: tuple(sorted(each)) for partition, each in sorted(ids.items())}
 
 
 def _no_buckets(table: str) -> UnsupportedFeatureError:

@@ -24,7 +24,7 @@ from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import bucket_field_values
 from tablekeeper.write.context import WriteContext
 
-__all__ = ["PARTITIONS_TO_CHECK", "refuse_wrong_index"]
+__all__ = ["PARTITIONS_TO_CHECK", "look_like_buckets", "refuse_wrong_index"]
 
 PARTITIONS_TO_CHECK = 16
 """A table has one index: so many of its partitions tell which."""
@@ -42,14 +42,21 @@ def refuse_wrong_index(context: WriteContext, slices: Sequence[FileSlice]) -> No
     if context.settings.index is IndexKind.BUCKET:
         _refuse_wrong_buckets(context, slices)
         return
-    buckets = [_bucket(s) for s in slices]
-    taken = Counter((s.group.partition, bucket) for s, bucket in zip(slices, buckets, strict=True))
-    if all(bucket is not None and bucket < _LIKELY_BUCKETS for bucket in buckets) and max(taken.values()) == 1:
+    if look_like_buckets(slices):
         raise InvalidRequestError(
             f"the file groups of this table are buckets ({slices[0].group.file_id}), but this writer has no bucket "
             f"index and would write every row a second time. Pass options={{'{INDEX_TYPE}': 'BUCKET', "
             f"'{BUCKET_COUNT}': …}} with the number of buckets that the table was made with."
         )
+
+
+def look_like_buckets(slices: Sequence[FileSlice]) -> bool:
+    """Whether the slices, all of some partitions, are named as a bucket index names them."""
+    buckets = [_bucket(s) for s in slices]
+    taken = Counter((s.group.partition, bucket) for s, bucket in zip(slices, buckets, strict=True))
+    if any(bucket is None or bucket >= _LIKELY_BUCKETS for bucket in buckets):
+        return False
+    return max(taken.values(), default=0) == 1
 
 
 def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) -> None:
