@@ -2,8 +2,9 @@
 
     python -m bench.stress --seconds 120 --writers 8 --store local --seed 1
 
-Four tables one after the other: copy on write and merge on read, with the simple and with the bucket index. Ends with
-status 1 if any table is wrong, and says how.
+Five tables one after the other: copy on write and merge on read, with the simple and with the bucket index, and merge
+on read in the non-blocking mode, where no writer may lose against another. Ends with status 1 if any table is wrong,
+and says how.
 """
 
 from __future__ import annotations
@@ -17,32 +18,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.stress import judge, make_table, run_writers
+from tests.support.stress import NON_BLOCKING, judge, make_table, run_writers
 from tests.support.stress_s3 import s3_process
 from tests.support.stress_worker import StressPlan
 
 __all__ = ["main"]
 
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
 INDEXES: dict[str, dict[str, str]] = {
     "simple": {},
-    "bucket": {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"},
+    "bucket": BUCKETS,
+    "nonblocking": {**BUCKETS, **NON_BLOCKING},
 }
+TABLES = [(kind, index) for kind in ("cow", "mor") for index in ("simple", "bucket")] + [("mor", "nonblocking")]
 
 
 @contextmanager
-def place(store: str, folder: str) -> Iterator[StressPlan]:
+def place(store: str, folder: str, *, non_blocking: bool) -> Iterator[StressPlan]:
     """Where the table of one run goes."""
     if store == "local":
-        yield StressPlan(table=str(Path(folder) / "table"), folder=folder)
+        yield StressPlan(table=str(Path(folder) / "table"), folder=folder, non_blocking=non_blocking)
         return
     with s3_process("stress") as options:
-        yield StressPlan(table=f"s3://stress/{uuid.uuid4()}", folder=folder, storage_options=options)
+        yield StressPlan(
+            table=f"s3://stress/{uuid.uuid4()}", folder=folder, storage_options=options, non_blocking=non_blocking
+        )
 
 
 def run_one(arguments: argparse.Namespace, *, table_type: str, index: str) -> list[str]:
     """One table; what is wrong with it afterwards."""
     folder = tempfile.mkdtemp(prefix="tablekeeper-stress-")
-    with place(arguments.store, folder) as plan:
+    with place(arguments.store, folder, non_blocking=index == "nonblocking") as plan:
         make_table(plan, table_type=table_type, options=INDEXES[index])
         kills = run_writers(
             plan,
@@ -72,10 +78,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="one table, such as mor-bucket")
     arguments = parser.parse_args()
     faults: list[str] = []
-    for table_type in ("cow", "mor"):
-        for index in INDEXES:
-            if arguments.only in ("", f"{table_type}-{index}"):
-                faults += run_one(arguments, table_type=table_type, index=index)
+    for table_type, index in TABLES:
+        if arguments.only in ("", f"{table_type}-{index}"):
+            faults += run_one(arguments, table_type=table_type, index=index)
     print(f"seed {arguments.seed}: {'all tables are right' if not faults else f'{len(faults)} faults'}")
     sys.exit(1 if faults else 0)
 

@@ -5,56 +5,15 @@ The other commit lands when the first writer has written its files and is about 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import pytest
 
-import tablekeeper as tk
 from tablekeeper.errors import ConflictError
-from tablekeeper.storage import Storage
-from tests.support.storage_wrappers import CountingStorage
-from tests.support.table_builder import TableBuilder, rows_of, trips
+from tests.support.meanwhile import Arena
+from tests.support.table_builder import TableBuilder, trips
 
 __all__: list[str] = []
-
-T = TypeVar("T")
-Rows = list[tuple[Any, ...]]
-
-
-class Interrupted(CountingStorage):
-    """Lets somebody else act once, at the first call for a path that ends in `when`."""
-
-    action: Callable[[], object] | None = None
-    when = ""
-
-    def __init__(self, storage: Storage) -> None:
-        super().__init__(storage)
-        self.watch: Callable[[str, str], None] = lambda kind, path: None
-
-    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
-        self.watch(kind, path)
-        if self.action is not None and path.endswith(self.when):
-            action, self.action = self.action, None
-            action()
-        return super().around(kind, path, call)
-
-
-class Arena:
-    """One table and two clients: what `other` does happens during the write of `writer`."""
-
-    def __init__(self, builder: TableBuilder, table: tk.Table) -> None:
-        self.table = table
-        self.other = builder.through(table)
-        self.storage = Interrupted(builder.storage(table))
-        self.writer = builder.through(table, self.storage)
-
-    def meanwhile(self, action: Callable[[tk.Table], object], *, when: str = "_partition_metadata") -> None:
-        self.storage.when = when
-        self.storage.action = lambda: action(self.other)
-
-    def rows(self) -> Rows:
-        return rows_of(self.table.read(), "id", "city", "ts")
 
 
 @pytest.fixture(params=["cow", "mor"])

@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("id", pa.string()), ("part", pa.string()), ("ts", pa.int64(
 
 @dataclass(frozen=True)
 class StressPlan:
-    """What all writers of a run have in common."""
+    """What all writers of a run have in common. `non_blocking`: the table is in that mode, and nobody may conflict."""
 
     table: str
     folder: str
@@ -40,6 +40,7 @@ class StressPlan:
     rows_a_write: int = 8
     delete_share: float = 0.2
     retries: int = 3
+    non_blocking: bool = False
 
     def save(self) -> Path:
         path = Path(self.folder) / "plan.json"
