@@ -58,6 +58,7 @@ class ClusteringPlan:
     missing_schedule_partitions: tuple[str, ...] = ()
     preserve_metadata: bool = True
     version: int | None = 1
+    records_missing: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _encode_plan(plan: ClusteringPlan) -> dict[str, Any]:
         "extraMetadata": dict(plan.extra_metadata),
         "version": plan.version,
         "preserveHoodieMetadata": plan.preserve_metadata,
-        "missingSchedulePartitions": list(plan.missing_schedule_partitions),
+        "missingSchedulePartitions": list(plan.missing_schedule_partitions) if plan.records_missing else None,
     }
 
 
@@ -126,6 +127,7 @@ def _decode_plan(record: Mapping[str, Any]) -> ClusteringPlan:
         missing_schedule_partitions=tuple(record["missingSchedulePartitions"] or ()),
         preserve_metadata=bool(record["preserveHoodieMetadata"]),
         version=record["version"],
+        records_missing=record["missingSchedulePartitions"] is not None,
     )
 
 

@@ -34,7 +34,8 @@ class CompactionOperation:
 class CompactionPlan:
     """Contents of a requested compaction or log compaction.
 
-    `missing_schedule_partitions` are partitions that the scheduler saw but left out of this plan.
+    `missing_schedule_partitions` are partitions that the scheduler saw but left out of this plan. Schedulers that do
+    not plan incrementally leave the field null (`records_missing` is False): then nobody knows what they left out.
     """
 
     operations: tuple[CompactionOperation, ...] = ()
@@ -43,6 +44,7 @@ class CompactionPlan:
     strategy: Strategy | None = None
     preserve_metadata: bool = False
     version: int | None = 2
+    records_missing: bool = True
 
 
 def encode_compaction_plan(plan: CompactionPlan) -> bytes:
@@ -61,7 +63,7 @@ def encode_compaction_plan(plan: CompactionPlan) -> bytes:
                 "version": strategy.version,
             },
             "preserveHoodieMetadata": plan.preserve_metadata,
-            "missingSchedulePartitions": list(plan.missing_schedule_partitions),
+            "missingSchedulePartitions": list(plan.missing_schedule_partitions) if plan.records_missing else None,
         },
     )
 
@@ -78,6 +80,7 @@ def decode_compaction_plan(data: bytes, *, file: str) -> CompactionPlan:
         and Strategy(strategy["compactorClassName"], strategy["strategyParams"] or {}, strategy["version"]),
         preserve_metadata=bool(record["preserveHoodieMetadata"]),
         version=record["version"],
+        records_missing=record["missingSchedulePartitions"] is not None,
     )
 
 

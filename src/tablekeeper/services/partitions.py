@@ -1,0 +1,320 @@
+"""Which partitions a plan has to look into: those touched since the last plan of the service, and those it left open.
+
+Seed 003, once for compaction, log compaction and clustering. The window of a new plan begins with the requested time of
+the last completed plan of the same service, and takes every instant that completed since. The last one is that with the
+greatest requested time: whatever completed before it, it saw; what it saw and did not take, it recorded as missing.
+
+For this to be true of every plan, a plan records as missing
+- partitions with file groups that were busy in another plan, because the other one may be given up later,
+- partitions touched while it was being made, whose commits completed before its requested time,
+- partitions that its strategy filtered out or cut short, as far as the strategy would take them another time.
+
+Everything else that can bring work back without a commit in the window is looked for here: rollbacks, restores, commits
+that were archived although they completed in the window, plans of schedulers that do not keep the rules above, and
+strategies that now look at what they passed over before. Where the window cannot be trusted, all partitions are listed,
+and `why_full` says why. The number of storage calls follows the instants of the window, not the partitions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tablekeeper.config.service_settings import SCOPE_PARAM
+from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
+from tablekeeper.format.plans import (
+    RollbackMetadata,
+    decode_compaction_plan,
+    decode_requested_replace_metadata,
+    decode_rollback_metadata,
+)
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.services.plans import Plan, ServiceKind
+from tablekeeper.snapshot.snapshot import load_partitions
+from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
+from tablekeeper.timeline.history import archived_completions, iterate_history
+from tablekeeper.txn.candidates import load_pending_plan
+from tablekeeper.txn.environment import TableEnvironment, next_time
+
+__all__ = [
+    "PlanningWindow",
+    "load_completed_plans",
+    "load_planning_window",
+    "load_touched_partitions",
+    "pending_record",
+]
+
+_PENDING_KEY = "tablekeeper.planning.pending"
+_SERVICE_ACTIONS = frozenset(kind.action for kind in ServiceKind)
+
+Decode = Callable[[bytes, str], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningWindow:
+    """Partitions that may need work, and why each of them may.
+
+    The window is [`since`, `until`): completion times of instants, from the requested time of the last completed plan.
+    Of a full listing only `why_full` is known. `instants` are those that were selected.
+    """
+
+    since: RequestedTime | None
+    until: RequestedTime
+    partitions: tuple[str, ...]
+    reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_full: bool = False
+    why_full: str = ""
+    instants: tuple[Instant, ...] = ()
+
+
+class _UntrustedWindowError(Exception):
+    """The window cannot be made; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LastPlan:
+    """The last completed plan. `is_ours`: it keeps the rules of this module about what is recorded as missing."""
+
+    instant: Instant
+    plan: Plan
+    is_ours: bool
+
+    @property
+    def since(self) -> CompletionTime:
+        # The window compares completion times with a requested time: that is the rule itself.
+        return CompletionTime(self.instant.requested_at.value)
+
+
+def load_planning_window(
+    environment: TableEnvironment,
+    timeline: Timeline,
+    kind: ServiceKind,
+    *,
+    incremental: bool,
+    decode: Decode,
+    scope: str = "",
+) -> PlanningWindow:
+    """The partitions that a plan of this kind, made now, has to look into.
+
+    `decode` reads a plan of this kind (contents, file name). `scope` is that of the strategy; where it is given and the
+    last plan had another one, all partitions are listed.
+    """
+    until = RequestedTime(next_time(environment, timeline))
+    try:
+        if not incremental:
+            raise _UntrustedWindowError("incremental planning is switched off")
+        last = _load_last_plan(environment, timeline, kind, decode)
+        _refuse_other_scope(last, scope)
+        return _load_window(environment, timeline, last, until)
+    except _UntrustedWindowError as reason:
+        listed = load_partitions(environment.storage, environment.config, timeline, runtime=environment.runtime)
+        return PlanningWindow(None, until, tuple(sorted(listed)), is_full=True, why_full=str(reason))
+
+
+def load_completed_plans(environment: TableEnvironment, timeline: Timeline, kind: ServiceKind) -> tuple[Instant, ...]:
+    """Completed instants of this service, by requested time.
+
+    A completed compaction is a commit like any other; what tells it apart is the requested file that stays beside it.
+    """
+    planned = {
+        instant.requested_at
+        for instant in load_instant_files(environment.storage, environment.config)
+        if instant.action is kind.action and instant.state is State.REQUESTED
+    }
+    return tuple(
+        instant
+        for instant in timeline.completed
+        if instant.action is kind.action.completed_as and instant.requested_at in planned
+    )
+
+
+def load_touched_partitions(
+    environment: TableEnvironment,
+    timeline: Timeline,
+    *,
+    completed_from: CompletionTime | None = None,
+    completed_until: CompletionTime | None = None,
+) -> dict[str, tuple[Instant, ...]]:
+    """Partitions that commits wrote to or replaced files in, with these commits, both in order.
+
+    Commits count that completed at or after `completed_from` and before `completed_until`.
+    """
+    instants = [
+        instant
+        for instant in timeline.completed_writes_by_completion
+        if _lies_in(instant, completed_from=completed_from, completed_until=completed_until)
+    ]
+    return _load_touched(environment, instants)
+
+
+def pending_record(timeline: Timeline) -> dict[str, str]:
+    """What a plan keeps in its extra metadata about the moment of its publishing.
+
+    Instants that are pending then are the only ones that can complete in the next window and yet be archived before the
+    plan is: they began before it. Without this record the archive has to be searched.
+    """
+    pending = [i for i in timeline.pending if i.action.writes_data or i.action is Action.ROLLBACK]
+    return {_PENDING_KEY: ",".join(instant.requested_at.value for instant in pending)}
+
+
+def _load_last_plan(environment: TableEnvironment, timeline: Timeline, kind: ServiceKind, decode: Decode) -> _LastPlan:
+    completed = load_completed_plans(environment, timeline, kind)
+    if not completed:
+        raise _UntrustedWindowError(f"no completed {kind.value} on the active timeline")
+    last = completed[-1]
+    if timeline.is_archived(last.requested_at):
+        # A savepoint can keep an instant on the timeline from which later ones have been archived.
+        raise _UntrustedWindowError(f"{kind.value} {last.requested_at} is older than the rest of the active timeline")
+    requested = Instant(last.requested_at, kind.action, State.REQUESTED)
+    file = instant_path(environment.config, requested)
+    try:
+        content = load_content(environment.storage, environment.config, requested)
+        plan = decode(content, file)
+        is_ours = plan.strategy is not None and SCOPE_PARAM in plan.strategy.params
+        if not is_ours and not _records_missing(content, kind, file=file):
+            raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} does not say what it left out")
+    except NotFoundError as error:
+        raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} is gone") from error
+    except (CorruptTableError, UnsupportedFeatureError) as error:
+        raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} cannot be read ({error})") from error
+    return _LastPlan(last, plan, is_ours)
+
+
+def _records_missing(content: bytes, kind: ServiceKind, *, file: str) -> bool:
+    if kind is ServiceKind.CLUSTERING:
+        clustering = decode_requested_replace_metadata(content, file=file).clustering_plan
+        return clustering is not None and clustering.records_missing
+    return decode_compaction_plan(content, file=file).records_missing
+
+
+def _refuse_other_scope(last: _LastPlan, scope: str) -> None:
+    recorded = last.plan.strategy.params.get(SCOPE_PARAM, "") if last.plan.strategy is not None else ""
+    if scope and recorded and scope != recorded:
+        raise _UntrustedWindowError(f"plan {last.instant.requested_at} was made with other settings")
+
+
+def _load_window(
+    environment: TableEnvironment, timeline: Timeline, last: _LastPlan, until: RequestedTime
+) -> PlanningWindow:
+    selected = _select(timeline, last, until)
+    _refuse_restore(timeline, last)
+    _refuse_archived(environment, timeline, last)
+    since = last.instant.requested_at
+    reasons: dict[str, list[str]] = defaultdict(list)
+    try:
+        for partition, instants in _load_touched(environment, selected.writes).items():
+            reasons[partition] += [f"touched by {instant.requested_at}" for instant in instants]
+        for partition, rollback in _load_rolled_back(environment, last, selected.rollbacks):
+            reasons[partition].append(f"rolled back by {rollback.requested_at}")
+    except NotFoundError as error:
+        raise _UntrustedWindowError(f"{error.path} was archived meanwhile") from error
+    for partition in last.plan.missing:
+        reasons[partition].append(f"missing since {since}")
+    for partition, plan in _load_planned_before(environment, timeline, last):
+        reasons[partition].append(f"planned by {plan.requested_at} before {since}")
+    found = {partition: tuple(dict.fromkeys(reasons[partition])) for partition in sorted(reasons)}
+    return PlanningWindow(since, until, tuple(found), found, instants=(*selected.writes, *selected.rollbacks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    writes: tuple[Instant, ...]
+    rollbacks: tuple[Instant, ...]
+
+
+def _select(timeline: Timeline, last: _LastPlan, until: RequestedTime) -> _Selected:
+    """Instants whose completion time lies in the window, but for the last plan itself, which left nothing to do."""
+    inside = partial(_lies_in, completed_from=last.since, completed_until=CompletionTime(until.value))
+    writes = tuple(i for i in timeline.completed_writes_by_completion if inside(i) and i != last.instant)
+    rollbacks = tuple(i for i in timeline.completed if i.action is Action.ROLLBACK and inside(i))
+    return _Selected(writes, rollbacks)
+
+
+def _lies_in(
+    instant: Instant, *, completed_from: CompletionTime | None, completed_until: CompletionTime | None
+) -> bool:
+    at = instant.completed_at
+    return (
+        at is not None
+        and (completed_from is None or at >= completed_from)
+        and (completed_until is None or at < completed_until)
+    )
+
+
+def _load_touched(environment: TableEnvironment, instants: Sequence[Instant]) -> dict[str, tuple[Instant, ...]]:
+    load = partial(load_commit_metadata, environment.storage, environment.config)
+    touched: dict[str, list[Instant]] = defaultdict(list)
+    for instant, metadata in zip(instants, environment.runtime.threads.map(load, instants), strict=True):
+        for partition in metadata.partitions:
+            touched[partition].append(instant)
+    return {partition: tuple(touched[partition]) for partition in sorted(touched)}
+
+
+def _refuse_restore(timeline: Timeline, last: _LastPlan) -> None:
+    """A restore undoes plans and commits on either side of the window: what they left is anywhere."""
+    for instant in timeline:
+        if instant.action is not Action.RESTORE:
+            continue
+        if instant.completed_at is None or instant.completed_at >= last.since:
+            raise _UntrustedWindowError(f"restore {instant.requested_at} came after plan {last.instant.requested_at}")
+
+
+def _refuse_archived(environment: TableEnvironment, timeline: Timeline, last: _LastPlan) -> None:
+    """A commit that began before the last plan and completed after it can be archived before the plan is."""
+    storage, config = environment.storage, environment.config
+    record = last.plan.extra.get(_PENDING_KEY)
+    since = last.instant.requested_at
+    if record is None:
+        for archived in iterate_history(storage, config, with_contents=False):
+            completed_at = archived.instant.completed_at
+            if completed_at is not None and completed_at >= last.since:
+                raise _UntrustedWindowError(
+                    f"{archived.instant.requested_at} completed after plan {since} and was archived"
+                )
+        return
+    completion = archived_completions(storage, config)
+    for value in (each for each in record.split(",") if each):
+        instant = RequestedTime(value)
+        if timeline.find(instant) is None and completion(instant) is not None:
+            raise _UntrustedWindowError(f"{value} completed after plan {since} and was archived")
+
+
+def _load_rolled_back(
+    environment: TableEnvironment, last: _LastPlan, rollbacks: Sequence[Instant]
+) -> Iterable[tuple[str, Instant]]:
+    """Partitions in which rollbacks deleted files: what lies below those may be work again."""
+    found = environment.runtime.threads.map(partial(_load_rollback, environment), rollbacks)
+    for rollback, metadata in zip(rollbacks, found, strict=True):
+        for target in metadata.instants:
+            if target.action == Action.REPLACE_COMMIT.value:
+                # File groups that it had replaced are back, in partitions that need not hold a file of it.
+                raise _UntrustedWindowError(
+                    f"rollback {rollback.requested_at} undid the replace commit {target.commit_time}"
+                )
+            if not last.is_ours and _is_plan_before(target.action, target.commit_time, last):
+                raise _UntrustedWindowError(f"rollback {rollback.requested_at} gave up the plan {target.commit_time}")
+        yield from ((partition, rollback) for partition in metadata.partitions)
+
+
+def _is_plan_before(action: str, commit_time: str, last: _LastPlan) -> bool:
+    is_plan = any(action == each.value for each in _SERVICE_ACTIONS)
+    return is_plan and RequestedTime(commit_time) < last.instant.requested_at
+
+
+def _load_rollback(environment: TableEnvironment, rollback: Instant) -> RollbackMetadata:
+    content = load_content(environment.storage, environment.config, rollback)
+    return decode_rollback_metadata(content, file=instant_path(environment.config, rollback))
+
+
+def _load_planned_before(
+    environment: TableEnvironment, timeline: Timeline, last: _LastPlan
+) -> Iterable[tuple[str, Instant]]:
+    """Partitions of plans that were busy when somebody else made the last plan, and may have gone unrecorded."""
+    if last.is_ours:
+        return
+    for instant in timeline.pending:
+        if instant.action in _SERVICE_ACTIONS and instant.requested_at < last.instant.requested_at:
+            groups = load_pending_plan(environment, instant).groups
+            yield from ((partition, instant) for partition in sorted({group.partition for group in groups}))

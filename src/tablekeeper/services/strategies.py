@@ -1,0 +1,225 @@
+"""What planning strategies of all services share: finding them by name, measuring slices, saying what was left out.
+
+A strategy is pure. It is asked twice: which partitions to look into, and which of their slices to rewrite. Whatever it
+does not take it accounts for with a reason, and says whether the partition has to be looked at again by the next plan
+(`comes_back`): it has to where work was left undone, and need not where the next plan would pass it over as well.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.model import FileGroupId, FileSlice
+from tablekeeper.services.plans import Draft, LeftOut, PartitionChoice
+
+__all__ = [
+    "OnlyPartitions",
+    "PlanningStrategy",
+    "StrategyRegistry",
+    "day_of_partition",
+    "leave_out_partitions",
+    "leave_out_slices",
+    "metrics_of",
+    "split_busy",
+]
+
+_BYTES_PER_MB = 1 << 20
+_DAY = re.compile(r"(\d{4})[/-]?(\d{1,2})[/-]?(\d{1,2})(?!\d)")
+_HIVE_NAME = re.compile(r"[^/=]+=")
+_NEW_FILE_BYTES = 125_829_120
+_JAVA = "org.apache.hudi."
+
+S = TypeVar("S")
+
+
+class PlanningStrategy(Protocol):
+    """What the services need of a strategy."""
+
+    @property
+    def name(self) -> str:
+        """How people call the strategy: Java's class name, or the Python path of a class of the user's own."""
+        ...
+
+    @property
+    def class_name(self) -> str:
+        """The class that plans name for their execution."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """What plans record of the strategy's settings."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """What decides about slices and partitions that are passed over for good; equal scopes follow each other."""
+        ...
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the strategy can do with the partitions that were touched; otherwise it is given all."""
+        ...
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        """Which of these partitions to look into."""
+        ...
+
+    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
+        """What to rewrite of these slices. `busy` file groups belong to other plans."""
+        ...
+
+
+class StrategyRegistry(Generic[S]):
+    """Strategies by class name: Java's, with or without its package, or the Python path of a class."""
+
+    def __init__(self, base: type[S], *, option: str) -> None:
+        self._base = base
+        self._option = option
+        self._classes: dict[str, type[S]] = {}
+
+    def register(self, *names: str) -> Callable[[type[S]], type[S]]:
+        """A class decorator: the class is found under these names, or under its own if there are none."""
+
+        def add(cls: type[S]) -> type[S]:
+            for name in names or (cls.__name__,):
+                self._classes[name] = cls
+            return cls
+
+        return add
+
+    def find(self, name: str) -> type[S]:
+        """The class of this name."""
+        name = name.strip()
+        package, _, short = name.rpartition(".")
+        known = self._classes.get(short if not package or name.startswith(_JAVA) else name)
+        return known if known is not None else self._load(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._classes))
+
+    def _load(self, path: str) -> type[S]:
+        module_name, _, class_name = path.rpartition(".")
+        hint = f"Use one of {', '.join(self.names)}, or the Python path of a class of your own"
+        if not module_name:
+            raise InvalidRequestError(f"{self._option}: {path!r} is not known. {hint}.")
+        try:
+            found = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise InvalidRequestError(f"{self._option}: {path!r} cannot be loaded ({error}). {hint}.") from error
+        if not (isinstance(found, type) and issubclass(found, self._base)):
+            raise InvalidRequestError(f"{self._option}: {path!r} is no subclass of {self._base.__qualname__}. {hint}.")
+        return found
+
+
+@dataclass(frozen=True)
+class OnlyPartitions:
+    """A strategy narrowed to some partitions, once: the others come back in the next plan.
+
+    Partitions that do not exist, or were not touched since the last plan, are not made up by asking for them.
+    """
+
+    strategy: PlanningStrategy
+    may_match: Callable[[str], bool]
+
+    @property
+    def name(self) -> str:
+        return self.strategy.name
+
+    @property
+    def class_name(self) -> str:
+        return self.strategy.class_name
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        return self.strategy.params
+
+    @property
+    def scope(self) -> str:
+        return self.strategy.scope
+
+    @property
+    def is_incremental(self) -> bool:
+        return self.strategy.is_incremental
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        wanted = [partition for partition in partitions if self.may_match(partition)]
+        kept = set(wanted)
+        others = [partition for partition in partitions if partition not in kept]
+        choice = self.strategy.choose_partitions(wanted)
+        unasked = leave_out_partitions(others, reason="not asked for", comes_back=True)
+        return PartitionChoice(choice.chosen, (*unasked, *choice.left_out))
+
+    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
+        return self.strategy.plan(slices, busy=busy)
+
+
+def metrics_of(*slices: FileSlice, new_file_bytes: int = _NEW_FILE_BYTES) -> dict[str, float]:
+    """Sizes of slices under the names that Java's plans have, in whole megabytes as Java counts them.
+
+    What will be written is taken to be as large as the base file, or `new_file_bytes` where there is none.
+    """
+    log_bytes = sum(log.size for each in slices for log in each.logs)
+    base_bytes = sum(each.base.size for each in slices if each.base is not None)
+    written = sum(each.base.size if each.base is not None and each.base.size else new_file_bytes for each in slices)
+    read_mb = (base_bytes + log_bytes) // _BYTES_PER_MB
+    write_mb = written // _BYTES_PER_MB
+    return {
+        "TOTAL_IO_READ_MB": float(read_mb),
+        "TOTAL_IO_WRITE_MB": float(write_mb),
+        "TOTAL_IO_MB": float(read_mb + write_mb),
+        "TOTAL_LOG_FILES_SIZE": float(log_bytes),
+        "TOTAL_LOG_FILES": float(sum(len(each.logs) for each in slices)),
+    }
+
+
+def leave_out_slices(slices: Iterable[FileSlice], *, reason: str, comes_back: bool) -> tuple[LeftOut, ...]:
+    """One entry for each partition of the slices."""
+    counts: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
+    for each in slices:
+        counts[each.group.partition] += 1
+        sizes[each.group.partition] += each.size
+    return tuple(LeftOut(p, reason, counts[p], sizes[p], comes_back) for p in sorted(counts))
+
+
+def leave_out_partitions(partitions: Iterable[str], *, reason: str, comes_back: bool) -> tuple[LeftOut, ...]:
+    """One entry for each partition."""
+    return tuple(LeftOut(partition, reason, comes_back=comes_back) for partition in partitions)
+
+
+def split_busy(
+    slices: Iterable[FileSlice], busy: frozenset[FileGroupId]
+) -> tuple[list[FileSlice], tuple[LeftOut, ...]]:
+    """Slices that are free, and an account of the others.
+
+    Their partitions come back: another plan may be given up after this one completed, and nobody else would know that
+    its slices still have to be rewritten.
+    """
+    free: list[FileSlice] = []
+    taken: list[FileSlice] = []
+    for each in slices:
+        (taken if each.group in busy else free).append(each)
+    return free, leave_out_slices(taken, reason="busy in another plan", comes_back=True)
+
+
+def day_of_partition(partition: str) -> dt.date:
+    """The day that a partition path begins with: 2026/01/31, 2026-01-31 or 20260131, with or without `name=`."""
+    text = _HIVE_NAME.sub("", partition)
+    found = _DAY.match(text)
+    try:
+        if found is None:
+            raise ValueError("no day")
+        return dt.date(int(found[1]), int(found[2]), int(found[3]))
+    except ValueError:
+        raise InvalidRequestError(
+            f"partition {partition!r} does not begin with a day (2026/01/31, 2026-01-31 or 20260131), which strategies "
+            "by day need. Choose another strategy."
+        ) from None
