@@ -47,6 +47,9 @@ class AllTogether:
 
     class_name: str = f"{EXECUTION}SparkSortAndSizeExecutionStrategy"
     params: Mapping[str, str] = field(default_factory=dict)
+    name: str = "AllTogether"
+    scope: str = ""
+    is_incremental: bool = True
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return PartitionChoice(tuple(partitions))

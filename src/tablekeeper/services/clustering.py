@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from tablekeeper.config.clustering_order import OutputLayout
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId, FileSlice
+from tablekeeper.model import FileGroupId
 from tablekeeper.services.clustering_kernels import ClusterTask, cluster_group, refuse_bad_order
 from tablekeeper.services.clustering_plans import decode_group_plan, encode_group_plan
 from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
@@ -38,9 +40,16 @@ class Clustering:
     kind = ServiceKind.CLUSTERING
 
     def __init__(
-        self, strategy: PlanningStrategy, layout: OutputLayout, *, spec: StorageSpec, by_bucket: bool = False
+        self,
+        strategy: PlanningStrategy,
+        layout: OutputLayout,
+        *,
+        spec: StorageSpec,
+        schema: pa.Schema | None = None,
+        by_bucket: bool = False,
     ) -> None:
         self._strategy = strategy
+        self._schema = schema
         self._layout = layout
         self._spec = spec
         self._by_bucket = by_bucket
