@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import FileGroupId
 from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
-from tablekeeper.services.compaction_plans import SliceStrategy, decode_slice_plan, encode_slice_plan
+from tablekeeper.services.compaction_plans import decode_slice_plan, encode_slice_plan
 from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.services.strategies import PlanningStrategy
 from tablekeeper.snapshot.snapshot import Snapshot
 
 __all__ = ["Compaction"]
@@ -23,14 +24,22 @@ class Compaction:
 
     kind = ServiceKind.COMPACTION
 
-    def __init__(self, strategy: SliceStrategy) -> None:
+    def __init__(self, strategy: PlanningStrategy) -> None:
         self._strategy = strategy
+
+    @property
+    def scope(self) -> str:
+        return self._strategy.scope
+
+    @property
+    def is_incremental(self) -> bool:
+        return self._strategy.is_incremental
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return self._strategy.choose_partitions(partitions)
 
     def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
-        return self._strategy.plan([each for each in snapshot.latest if each.logs], busy=busy)
+        return self._strategy.plan(snapshot.latest, busy=busy)
 
     def encode(self, plan: Plan) -> bytes:
         strategy = Strategy(self._strategy.class_name, dict(self._strategy.params))

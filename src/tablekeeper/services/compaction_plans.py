@@ -6,9 +6,7 @@ metrics that every plan carries, ours and Java's: it is used to balance the load
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.base_file import decode_base_name
@@ -21,29 +19,14 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.services.plans import Draft, PartitionChoice, Plan, PlanFlags, Work
+from tablekeeper.services.plans import Plan, PlanFlags, Work
+from tablekeeper.services.strategies import metrics_of
 
-__all__ = ["SliceStrategy", "decode_slice_plan", "encode_slice_plan"]
+__all__ = ["decode_slice_plan", "encode_slice_plan"]
 
 _LOG_BYTES = "TOTAL_LOG_FILES_SIZE"
 _READ_MB = "TOTAL_IO_READ_MB"
 _MB = 1 << 20
-
-
-class SliceStrategy(Protocol):
-    """Chooses partitions, and slices in them. Pure."""
-
-    @property
-    def class_name(self) -> str:
-        """How Java calls the strategy."""
-        ...
-
-    @property
-    def params(self) -> Mapping[str, str]: ...
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice: ...
-
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft: ...
 
 
 def encode_slice_plan(plan: Plan, *, strategy: Strategy) -> bytes:
@@ -80,20 +63,8 @@ def _operation(file_slice: FileSlice) -> CompactionOperation:
         base_instant=file_slice.base_instant.value,
         base_file=file_slice.base.name if file_slice.base is not None else None,
         log_files=tuple(log.name for log in file_slice.logs),
-        metrics=_metrics(file_slice),
+        metrics=metrics_of(file_slice),
     )
-
-
-def _metrics(file_slice: FileSlice) -> dict[str, float]:
-    log_bytes = sum(log.size for log in file_slice.logs)
-    written = file_slice.base.size if file_slice.base is not None else log_bytes
-    return {
-        _READ_MB: file_slice.size / _MB,
-        "TOTAL_IO_WRITE_MB": written / _MB,
-        "TOTAL_IO_MB": (file_slice.size + written) / _MB,
-        _LOG_BYTES: float(log_bytes),
-        "TOTAL_LOG_FILES": float(len(file_slice.logs)),
-    }
 
 
 def _slice(operation: CompactionOperation, *, file: str) -> FileSlice:

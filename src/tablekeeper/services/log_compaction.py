@@ -2,7 +2,10 @@
 
 Only a prefix of a slice's logs is planned: those before the first write that is still under way. The merged blocks
 stand where the newest of the originals stood, so that a write which is older than some of them but completes later
-would otherwise come to lie before changes that it is newer than.
+would otherwise come to lie before changes that it is newer than. Partitions where logs had to wait come back.
+
+What an earlier log compaction merged counts as one log when slices are chosen, so that slices are not merged again
+and again for nothing. It is read all the same: a merged block counts only beside the originals.
 """
 
 from __future__ import annotations
@@ -13,15 +16,15 @@ from itertools import takewhile
 
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime
-from tablekeeper.services.compaction_plans import SliceStrategy, decode_slice_plan, encode_slice_plan
+from tablekeeper.services.compaction_plans import decode_slice_plan, encode_slice_plan
 from tablekeeper.services.log_compaction_kernels import LogCompactionTask, compact_logs
 from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.services.strategies import PlanningStrategy, leave_out_slices
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.timeline import Timeline
 
 __all__ = ["LogCompaction"]
 
-_FEWEST_LOGS = 2
 _LOG_WRITES = frozenset({Action.COMMIT, Action.DELTA_COMMIT})
 
 
@@ -30,16 +33,38 @@ class LogCompaction:
 
     kind = ServiceKind.LOG_COMPACTION
 
-    def __init__(self, strategy: SliceStrategy) -> None:
+    def __init__(self, strategy: PlanningStrategy) -> None:
         self._strategy = strategy
+
+    @property
+    def scope(self) -> str:
+        return self._strategy.scope
+
+    @property
+    def is_incremental(self) -> bool:
+        return self._strategy.is_incremental
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return self._strategy.choose_partitions(partitions)
 
     def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
         limit = _first_pending_write(snapshot.timeline)
-        slices = [_settled(each, before=limit) for each in snapshot.latest]
-        return self._strategy.plan([each for each in slices if len(each.logs) >= _FEWEST_LOGS], busy=busy)
+        settled = {each.group: _settled(each, before=limit) for each in snapshot.latest}
+        merged = {each: _merged(settled[each], snapshot.timeline) for each in settled}
+        worth = [each for each in merged.values() if len(each.logs) != 1]
+        draft = self._strategy.plan(worth, busy=busy)
+        work = tuple(replace(each, slices=tuple(settled[s.group] for s in each.slices)) for each in draft.work)
+        single = leave_out_slices(
+            (settled[group] for group, each in merged.items() if len(each.logs) == 1),
+            reason="one log, or merged already",
+            comes_back=False,
+        )
+        waiting = leave_out_slices(
+            (each for each in snapshot.latest if len(settled[each.group].logs) < len(each.logs)),
+            reason=f"logs that are newer than {limit}, which is under way",
+            comes_back=True,
+        )
+        return Draft(work, (*draft.left_out, *single, *waiting))
 
     def encode(self, plan: Plan) -> bytes:
         strategy = Strategy(self._strategy.class_name, dict(self._strategy.params))
@@ -62,6 +87,13 @@ class LogCompaction:
 def _first_pending_write(timeline: Timeline) -> RequestedTime | None:
     pending = [instant.requested_at for instant in timeline if instant.is_pending and instant.action in _LOG_WRITES]
     return min(pending, default=None)
+
+
+def _merged(file_slice: FileSlice, timeline: Timeline) -> FileSlice:
+    """The slice with the newest log compaction and what came after it."""
+    logs = file_slice.logs
+    last = max((number for number, log in enumerate(logs) if log.instant in timeline.log_compactions), default=0)
+    return replace(file_slice, logs=logs[last:])
 
 
 def _settled(file_slice: FileSlice, *, before: RequestedTime | None) -> FileSlice:

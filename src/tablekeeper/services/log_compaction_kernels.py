@@ -51,7 +51,6 @@ def compact_logs(task: LogCompactionTask) -> WrittenFile | None:
         key=context.key,
         visibility=EVERY_BLOCK,
     )
-    task.watch.check()
     if loaded.has_partial_rows or not loaded.changes:
         return None
     changes = collapse(loaded.changes, context.rule, schema=schema).as_changes()
@@ -65,9 +64,11 @@ def _write(task: LogCompactionTask, changes: Sequence[pa.Table | Deletes], *, in
     name = log_name(context, group, task=task.number)
     path = join_path(group.partition, name)
     storage = context.store.storage
-    create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
     header = {HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(instants)}
     content = b"".join(_block(context, change, partition=group.partition, header=header) for change in changes)
+    # Whoever slept for long must not publish a file into a plan that somebody else carries out by now.
+    task.watch.check_now()
+    create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
     storage.put(path, content)
     rows = next((change for change in changes if not isinstance(change, Deletes)), None)
     written = rows.num_rows if rows is not None else 0

@@ -39,13 +39,19 @@ def latest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The active timeline. Everything older than its first write instant has been archived."""
+    """The active timeline. Everything older than its first write instant has been archived.
+
+    `log_compactions` are requested times of log compactions, also of completed ones, which are delta commits by then.
+    """
 
     instants: tuple[Instant, ...] = ()
+    log_compactions: frozenset[RequestedTime] = frozenset()
 
     @classmethod
     def of(cls, instants: Iterable[Instant]) -> Timeline:
-        return cls(latest_states(instants))
+        known = tuple(instants)
+        compactions = frozenset(i.requested_at for i in known if i.action is Action.LOG_COMPACTION)
+        return cls(latest_states(known), compactions)
 
     def __iter__(self) -> Iterator[Instant]:
         return iter(self.instants)
