@@ -213,6 +213,16 @@ class Service(Protocol):
     @property
     def kind(self) -> ServiceKind: ...
 
+    @property
+    def scope(self) -> str:
+        """What decides about slices that are passed over for good; plans of one scope build on each other."""
+        ...
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the strategy can do with the partitions that were touched since its last plan."""
+        ...
+
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         """Which of these partitions to look into. Pure."""
         ...

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, Operation, RequestedTime, WriteStat
-from tablekeeper.services.partitions import PlanningWindow, load_planning_window
+from tablekeeper.services.partitions import PlanningWindow, load_planning_window, pending_record
 from tablekeeper.services.plans import Draft, LeftOut, Plan, PlanFlags, Service, ServiceKind, Work
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
@@ -81,7 +81,12 @@ def plan_draft(environment: TableEnvironment, service: Service, *, flags: PlanFl
     """What the service would do now. Loads the timeline and the partitions that may need work; changes nothing."""
     timeline = load_timeline(environment.storage, environment.config)
     window = load_planning_window(
-        environment, timeline, service.kind, incremental=incremental, decode=partial(_decode, service)
+        environment,
+        timeline,
+        service.kind,
+        incremental=incremental and service.is_incremental,
+        decode=partial(_decode, service),
+        scope=service.scope,
     )
     choice = service.choose_partitions(window.partitions)
     snapshot = _load_snapshot(environment, timeline, choice.chosen)
@@ -118,7 +123,7 @@ def _publish(
         draft = _with_news(environment, service, drafted, timeline, with_cancellable=flags.cancellable)
         if not draft.work:
             return None
-        plan = Plan(work=draft.work, flags=flags, missing=draft.missing)
+        plan = Plan(work=draft.work, flags=flags, missing=draft.missing, extra=pending_record(timeline))
         lease.check()
         create_requested(
             environment.storage,
