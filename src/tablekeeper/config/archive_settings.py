@@ -1,5 +1,8 @@
 """Settings of the archive, under the keys that Java users know and with Java's defaults.
 
+Archiving beyond savepoints is refused: the savepointed commit stays first on the active timeline, and the readers of
+Java Hudi 1.2.0 and hudi-rs 0.5 then take the archived commits behind it for uncommitted and leave their rows out.
+
 The archive also has to know when files are cleaned and when compactions are due, because it must not take away what
 these look for on the timeline; those keys belong to their services and are only read here.
 """
@@ -10,7 +13,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
 __all__ = ["ARCHIVE_OPTIONS", "ArchiveSettings", "CleanPolicy"]
 
@@ -42,7 +45,7 @@ ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         _BEYOND_SAVEPOINT,
         "false",
         bool,
-        "Go on behind a savepoint, leaving the savepointed commits; otherwise archiving stops at the first.",
+        "Only false: archiving stops at the first savepoint, because readers lose what is archived behind one.",
     ),
     (_STOP_AT_CLEAN, "false", bool, "Keep every commit whose files the last clean retained."),
     (_BATCH, "10", int, "Instants in one row group of a file of the archived timeline."),
@@ -87,7 +90,6 @@ class ArchiveSettings:
     keep_min: int = 20
     keep_max: int = 30
     automatic: bool = True
-    beyond_savepoint: bool = False
     stop_at_clean: bool = False
     row_group_instants: int = 10
     merge_files: int = 10
@@ -120,12 +122,16 @@ class ArchiveSettings:
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> ArchiveSettings:
         """From options by name; the defaults where they say nothing."""
+        if _flag(options, _BEYOND_SAVEPOINT):
+            raise UnsupportedFeatureError(
+                f"option {_BEYOND_SAVEPOINT}: readers, Java's too, lose the rows of commits that are archived behind a "
+                "savepoint. Delete the savepoint to archive what it holds back."
+            )
         counts = _text(options, _COMPACT_TRIGGER).upper() in _COUNTING_TRIGGERS
         return cls(
             keep_min=_whole(options, _KEEP_MIN),
             keep_max=_whole(options, _KEEP_MAX),
             automatic=_flag(options, _AUTOMATIC),
-            beyond_savepoint=_flag(options, _BEYOND_SAVEPOINT),
             stop_at_clean=_flag(options, _STOP_AT_CLEAN),
             row_group_instants=_whole(options, _BATCH),
             merge_files=_whole(options, _MERGE_FILES),

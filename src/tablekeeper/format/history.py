@@ -207,7 +207,8 @@ def _open_writer(sink: Any) -> Any:
 
 
 def _end_file(writer: Any) -> None:
-    writer.add_key_value_metadata({"parquet.avro.schema": schema_json("HoodieLSMTimelineInstant")})
+    schema = schema_json("HoodieLSMTimelineInstant")
+    writer.add_key_value_metadata({"parquet.avro.schema": schema, "writer.model.name": "avro"})
 
 
 def _read_tables(data: bytes | BinaryIO, columns: Sequence[str], *, file: str) -> Iterator[Any]:

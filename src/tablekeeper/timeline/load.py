@@ -1,8 +1,20 @@
-"""Reading the timeline: one listing gives all instants, contents are read on demand."""
+"""Reading the timeline: one listing gives all instants, contents are read on demand.
+
+An archive may be at work meanwhile. It removes the completed files of the oldest instants one by one, the oldest
+first, after the archived timeline has them. A listing is no snapshot: it can still name an instant that went while it
+was made, and miss a later one that went after it. Readers would take the missing one for uncommitted. So after the
+listing the oldest completed instant is looked for once more; if it has gone, everything before the first that is still
+there is left out, as the archived instants that these are.
+
+Contents that have moved to the archived timeline are read there.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -10,8 +22,9 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_written_paths
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
-from tablekeeper.model import CommitMetadata, CompletionTime, Instant, State, join_path
+from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, State, join_path
 from tablekeeper.storage import Storage
+from tablekeeper.timeline.history import load_archived_content
 from tablekeeper.timeline.timeline import Timeline
 
 __all__ = [
@@ -25,13 +38,24 @@ __all__ = [
     "parse_time",
 ]
 
+_ARCHIVED = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT, Action.CLEAN, Action.ROLLBACK})
+"""Completed actions that an archive removes."""
+
 # A write loads the timeline several times, twice under the lock, and finds almost the same names each time.
 _decode = lru_cache(maxsize=1 << 14)(decode_instant_name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An instant and the file that stands for it."""
+
+    instant: Instant
+    path: str
+
+
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     """The active timeline as it is now."""
-    instants = []
+    listed = []
     for file in storage.list_files(config.timeline_directory):
         instant = _decode(file.name, layout=config.layout)
         if instant is None:
@@ -40,8 +64,8 @@ def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
             # Tables upgraded from version 6 have completed files without a completion time.
             completed_at = CompletionTime(format_time(file.modified_ms, zone=config.time_zone))
             instant = Instant(instant.requested_at, instant.action, State.COMPLETED, completed_at)
-        instants.append(instant)
-    return Timeline.of(instants)
+        listed.append(_Listed(instant, file.path))
+    return Timeline.of(entry.instant for entry in _without_archived(storage, listed))
 
 
 def load_instant_files(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
@@ -68,9 +92,12 @@ def load_content(storage: Storage, config: TableConfig, instant: Instant) -> byt
     except NotFoundError:
         # Completed files of upgraded tables carry no completion time in their names.
         bare = _find_by_prefix(storage, config, instant)
-        if bare is None:
+        if bare is not None:
+            return storage.read(bare)
+        archived = load_archived_content(storage, config, instant)
+        if archived is None:
             raise
-        return storage.read(bare)
+        return archived
 
 
 def load_commit_metadata(storage: Storage, config: TableConfig, instant: Instant) -> CommitMetadata:
@@ -83,6 +110,29 @@ def load_written_paths(storage: Storage, config: TableConfig, instant: Instant) 
     """Every file that a completed commit, delta commit or replace commit says it wrote, relative to the table."""
     path = instant_path(config, instant)
     return decode_written_paths(load_content(storage, config, instant), file=path)
+
+
+def _without_archived(storage: Storage, listed: Sequence[_Listed]) -> Sequence[_Listed]:
+    """What is left of a listing without the instants that an archive removed while it was made."""
+    completed = [entry for entry in listed if entry.instant.is_completed and entry.instant.action in _ARCHIVED]
+    completed.sort(key=lambda entry: entry.instant.requested_at.order)
+    # An archive leaves at least one commit, which the listing has: below two nothing can be missing.
+    if len(completed) < 2 or storage.stat(completed[0].path) is not None:
+        oldest = completed[0] if completed else None
+    else:
+        there = bisect_left(completed, True, lo=1, key=lambda entry: storage.stat(entry.path) is not None)
+        oldest = completed[there] if there < len(completed) else None
+    if oldest is None:
+        return listed
+    return [entry for entry in listed if not _has_gone(storage, entry, oldest)]
+
+
+def _has_gone(storage: Storage, entry: _Listed, oldest: _Listed) -> bool:
+    """Whether an instant that was listed has been archived, where `oldest` is the first completed one that has not."""
+    if entry.instant.requested_at >= oldest.instant.requested_at or entry.instant.action.completed_as not in _ARCHIVED:
+        return False
+    # Earlier states are removed before completed files: a pending instant that is still there is what it seems to be.
+    return entry.instant.is_completed or storage.stat(entry.path) is None
 
 
 def _find_by_prefix(storage: Storage, config: TableConfig, instant: Instant) -> str | None:

@@ -11,7 +11,7 @@ A *bound* is an instant at which archiving has to stop, with the reason:
   they would show again. Whether they are really gone is looked up as well before the commit goes (see `evidence.py`);
 - the first commit that the metadata table has not compacted; with a metadata table that was never compacted, nothing
   goes at all;
-- the first savepoint, unless archiving goes on beyond savepoints;
+- the first savepoint;
 - on request, what the last clean retained.
 
 Two rules are ours. While a restore is pending nothing is archived. And the last plan of each table service stays,
@@ -136,8 +136,7 @@ def plan_archive(view: ArchiveView, settings: ArchiveSettings) -> ArchivePlan:
     if len(commits) <= keep_max:
         return ArchivePlan((), len(commits), keep_min, keep_max)
     bounds = tuple(sorted(_bounds(view, settings, keep_max), key=lambda bound: bound.at.order))
-    savepointed = {i.requested_at for i in view.timeline if i.action is Action.SAVEPOINT}
-    free = [i for i in commits if i.requested_at not in savepointed and (not bounds or i.requested_at < bounds[0].at)]
+    free = [i for i in commits if not bounds or i.requested_at < bounds[0].at]
     chosen = {i.requested_at for i in free[: len(commits) - keep_min]}
     if not chosen:
         return ArchivePlan((), len(commits), keep_min, keep_max, bounds)
@@ -197,7 +196,7 @@ def _bounds(view: ArchiveView, settings: ArchiveSettings, keep_max: int) -> Iter
     yield from _replace_bound(view, settings)
     yield from _metadata_bounds(view)
     savepoint = _first(i.requested_at for i in view.timeline.completed if i.action is Action.SAVEPOINT)
-    if savepoint is not None and not settings.beyond_savepoint:
+    if savepoint is not None:
         yield Bound(savepoint, "a savepoint protects this commit and those after it")
     if settings.stop_at_clean and view.last_clean is not None and view.last_clean.earliest is not None:
         yield Bound(view.last_clean.earliest, "the last clean retained the files of this commit and those after it")
