@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import datasource as api
 from pyspark.sql.types import StructType
 
-from tablekeeper.engine.spark_types import arrow_from_spark, spark_from_arrow
+from tablekeeper.engine.spark_types import arrow_from_spark, in_types_of, spark_from_arrow
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import Operation
 from tablekeeper.read.incremental import load_change_tasks
@@ -115,7 +115,7 @@ class SliceReader(api.DataSourceReader):
         expected = arrow_from_spark(self._schema)
         for task in partition.tasks:
             for batch in read_slice(task):
-                yield _exactly(batch, expected)
+                yield in_types_of(expected, batch)
 
 
 class FilteringReader(SliceReader):
@@ -205,15 +205,6 @@ def _balanced(tasks: Sequence[SliceTask], parallelism: int) -> list[list[SliceTa
         shares[lightest].append(tasks[number])
         loads[lightest] += sizes[number] + 1
     return shares
-
-
-def _exactly(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the very types that Spark expects; the kernel's may be wider or of another time unit."""
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 _COMPARISONS = {

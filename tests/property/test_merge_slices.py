@@ -5,7 +5,6 @@ The same cases as for the kernels alone, but written as Parquet, Avro and delete
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from dataclasses import replace
 from typing import Any
@@ -30,11 +29,9 @@ from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.predicate import parse_predicate
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.storage.handle import StorageHandle
-from tests.support.merge_model import TYPES, Case, Change, as_table, cases, model
+from tests.support.merge_model import TYPES, ZEROS, Case, Change, as_table, cases, model
 
 GROUP = FileGroupId("", "a1b2c3d4-0-0")
-# Java's mark for "no ordering value" is the integer 0, so that a delete at that very moment goes by commit time.
-NO_VALUE = {pa.int32(): 0, pa.date32(): dt.date(1970, 1, 1)}
 
 
 def as_stored(case: Case) -> Case:
@@ -44,7 +41,7 @@ def as_stored(case: Case) -> Case:
     def stored(change: Change) -> Change:
         if change.row is not None or change.by_commit_time or len(kinds) != 1:
             return change
-        return replace(change, by_commit_time=change.order[0] in (None, NO_VALUE.get(kinds[0])))
+        return replace(change, by_commit_time=change.order[0] in (None, ZEROS.get(kinds[0])))
 
     return replace(case, blocks=[[stored(change) for change in block] for block in case.blocks])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,3 +111,13 @@ def test_a_planned_schema_takes_both_the_old_rows_and_the_new(old: pa.Table, new
         return
     written.validate(full=True)
     assert plan_evolution(planned.schema, new.schema).schema == planned.schema
+
+
+@given(st.lists(st.none() | st.floats(width=32, allow_nan=False), max_size=20))
+@settings(deadline=None)
+def test_a_float_widened_to_a_double_shows_the_same_digits_and_stays_the_same_float(values: list[float | None]) -> None:
+    narrow = pa.table({"c": pa.array(values, pa.float32())})
+    wide = conform(narrow, pa.schema([("c", pa.float64())])).column("c")
+    shortest = [None if value is None else float(str(np.float32(value))) for value in values]
+    assert wide.to_pylist() == shortest
+    assert wide.cast(pa.float32()).to_pylist() == values

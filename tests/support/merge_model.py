@@ -1,7 +1,7 @@
 """Versions of rows in any order, and what must be left of them: the merge rules read row by row.
 
 `Case` is a slice: base rows in row groups and changes in blocks. `model` walks the changes one by one, the way the
-rules are written down, and `cases` makes them for Hypothesis.
+rules are written down, lays what is left over the base rows, and `cases` makes them for Hypothesis.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tablekeeper.config.table_config import MergeMode
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
 
-__all__ = ["TYPES", "Case", "Change", "as_change", "as_table", "cases", "model"]
+__all__ = ["TYPES", "ZEROS", "Case", "Change", "as_change", "as_table", "cases", "model"]
 
 KEYS = ["a", "ключ", "🙂"]
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -28,13 +28,15 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "float64": (pa.float64(), st.sampled_from([-math.inf, -1.5, 0.0, 2.0, math.inf, math.nan])),
     "string": (pa.string(), st.sampled_from(["", "a", "aa", "b", "é"])),
     "decimal": (pa.decimal128(10, 2), st.sampled_from([Decimal("-1.50"), Decimal("0.00"), Decimal("1.49")])),
-    "date": (pa.date32(), st.sampled_from([dt.date(1969, 1, 1), dt.date(2024, 1, 1)])),
+    "date": (pa.date32(), st.sampled_from([dt.date(1969, 1, 1), dt.date(1970, 1, 1), dt.date(2024, 1, 1)])),
     "timestamp": (
         pa.timestamp("us", tz="UTC"),
         st.sampled_from([dt.datetime(2024, 1, 1, tzinfo=dt.UTC), dt.datetime(2024, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC)]),
     ),
     "bool": (pa.bool_(), st.booleans()),
 }
+# Java stands the integer 0 in for a missing ordering value; these are the types whose values it keeps as integers.
+ZEROS: dict[pa.DataType, Any] = {pa.int32(): 0, pa.date32(): dt.date(1970, 1, 1)}
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,6 @@ class Change:
     tombstone: bool = False
     by_commit_time: bool = False
 
-    @property
-    def is_delete(self) -> bool:
-        return self.row is None or self.tombstone
-
 
 @dataclass(frozen=True)
 class Case:
@@ -61,51 +59,52 @@ class Case:
     base: list[list[Change]]
     blocks: list[list[Change]]
 
+    def order(self, change: Change) -> list[tuple[int, Any]]:
+        """What the change is compared by."""
+        kinds = [self.schema.field(name).type for name in self.rule.ordering]
+        return [rank(value, kind) for value, kind in zip(change.order, kinds, strict=True)]
 
-def rank(value: Any) -> tuple[int, Any]:
-    """Null is smallest and not-a-number is greatest."""
+    def is_by_commit_time(self, change: Change) -> bool:
+        """Whether the change is a delete without an ordering value; Java's mark for none is the integer 0."""
+        if change.row is not None and not change.tombstone:
+            return False
+        if change.row is not None and len(change.order) == 1:
+            zero = ZEROS.get(self.schema.field(self.rule.ordering[0]).type)
+            return change.order[0] is None or (zero is not None and change.order[0] == zero)
+        return change.by_commit_time
+
+
+def rank(value: Any, kind: pa.DataType) -> tuple[int, Any]:
+    """Not-a-number is greatest. Null is smallest, but 0 where Java keeps the values as 32-bit integers."""
     if value is None:
-        return (0, 0)
+        return (1, ZEROS[kind]) if kind in ZEROS else (0, 0)
     if isinstance(value, float) and math.isnan(value):
         return (2, 0)
     return (1, value)
 
 
-def at_least(new: Change, old: Change) -> bool:
-    return [rank(v) for v in new.order] >= [rank(v) for v in old.order]
-
-
-def merge_one(existing: Change, new: Change, *, by_event_time: bool) -> Change:
-    """The rules, for one pair."""
-    if not by_event_time or new.by_commit_time or existing.by_commit_time:
+def merge_one(existing: Change | None, new: Change, case: Case) -> Change:
+    """The rules, for a change after what the changes before it left."""
+    if existing is None or not case.rule.by_event_time:
         return new
-    return new if at_least(new, existing) else existing
+    if case.is_by_commit_time(existing):
+        # Deleted is deleted: only a row changes that.
+        return existing if new.row is None and not case.is_by_commit_time(new) else new
+    return new if case.is_by_commit_time(new) or case.order(new) >= case.order(existing) else existing
 
 
 def model(case: Case) -> list[tuple[str, int]]:
-    """Key and row number of what must be left, sorted."""
-    changes = [change for block in case.blocks for change in block]
-    result: list[tuple[str, int]] = []
+    """Key and row number of what must be left, sorted: the changes merge first, what is left meets the base row."""
+    latest: dict[str, Change] = {}
+    for change in (change for block in case.blocks for change in block):
+        latest[change.key] = merge_one(latest.get(change.key), change, case)
+    left: list[Change] = []
     present: set[str] = set()
-    for group in case.base:
-        for base in group:
-            present.add(base.key)
-            state = base
-            for change in changes:
-                if change.key == base.key:
-                    state = merge_one(state, change, by_event_time=case.rule.by_event_time)
-            if state is base or not state.is_delete:
-                assert state.row is not None
-                result.append((state.key, state.row))
-    fresh: dict[str, Change] = {}
-    for change in changes:
-        if change.key not in present:
-            known = fresh.get(change.key)
-            fresh[change.key] = (
-                change if known is None else merge_one(known, change, by_event_time=case.rule.by_event_time)
-            )
-    result += [(c.key, c.row) for c in fresh.values() if not c.is_delete and c.row is not None]
-    return sorted(result)
+    for base in (base for group in case.base for base in group):
+        present.add(base.key)
+        left.append(merge_one(base, latest[base.key], case) if base.key in latest else base)
+    left += [change for key, change in latest.items() if key not in present]
+    return sorted((each.key, each.row) for each in left if each.row is not None and not each.tombstone)
 
 
 def as_table(changes: list[Change], schema: pa.Schema, ordering: tuple[str, ...]) -> pa.Table:

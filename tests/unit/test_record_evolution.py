@@ -159,6 +159,7 @@ def test_what_is_stored_for_arrow_types() -> None:
             ("k", pa.map_(pa.large_string(), pa.int16())),
             ("l", pa.list_(pa.int32(), 3)),
             pa.field("m", pa.string_view(), nullable=False),
+            ("n", pa.binary(4)),
             ("_hoodie_record_key", pa.string()),
             ("_hoodie_is_deleted", pa.bool_()),
         ]
@@ -177,6 +178,7 @@ def test_what_is_stored_for_arrow_types() -> None:
             ("k", pa.map_(pa.string(), pa.int32())),
             ("l", pa.list_(pa.int32())),
             ("m", pa.string()),
+            ("n", pa.binary()),
             ("_hoodie_is_deleted", pa.bool_()),
         ]
     )
@@ -195,6 +197,8 @@ def test_key_columns_are_stored_as_not_null_on_request() -> None:
         (one(pa.uint64()), r"uint64; cast it to decimal\(20, 0\)"),
         (one(pa.null()), "holds no value at all"),
         (one(pa.duration("s")), "do not store duration"),
+        (one(pa.time64("us")), "neither Spark nor Java reads times of day; store microseconds as int64, or text"),
+        (one(pa.struct([("t", pa.time32("ms"))])), "column c.t: Hudi tables do not store time32"),
         (one(pa.decimal256(50, 2)), "precision up to 38"),
         (one(pa.map_(pa.int32(), pa.string())), "keys of a map are strings"),
         (one(pa.struct([])), "struct without fields"),
@@ -245,6 +249,8 @@ def test_rows_are_reordered_filled_and_cast_at_every_depth(kind: str) -> None:
     [
         (pa.array([1, None]), pa.int32(), [1, None]),
         (pa.array([2**53 + 1]), pa.float64(), [float(2**53)]),
+        (pa.array([0.1, None, -3e38, 1e-45], pa.float32()), pa.float64(), [0.1, None, -3e38, 1e-45]),
+        (pa.array([[0.1]], pa.list_(pa.float32())), pa.list_(pa.float64()), [[0.1]]),
         (pa.array([1.5]), pa.string(), ["1.5"]),
         (pa.array([1e10]), pa.string(), ["1.0E10"]),
         (pa.array([5]), pa.decimal128(9, 2), [decimal.Decimal("5.00")]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,8 @@ from pyspark.sql.types import StructType
 
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
-from tablekeeper.engine.spark_types import arrow_from_spark, spark_from_arrow
+from tablekeeper.engine.spark_errors import our_errors, signed_errors
+from tablekeeper.engine.spark_types import arrow_from_spark, in_types_of, spark_from_arrow
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 
 __all__ = ["SparkEngine"]
@@ -66,7 +68,7 @@ class SparkEngine:
         slots = _assign(tasks, weights, slots=self._slots(len(tasks)))
         job = _TaskJob(kernel, [pickle.dumps(slot) for slot in slots])
         frame = self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, _RESULT_TYPE)
-        with self._described(label):
+        with self._described(label), our_errors():
             answers = dict(_loaded(frame.collect()))
         return [answers[number] for number in range(len(tasks))]
 
@@ -74,7 +76,7 @@ class SparkEngine:
         if parts > 0:
             source = source.coalesce(parts)
         frame = source.mapInArrow(_SourceJob(kernel, context), _RESULT_TYPE)
-        with self._described(label), self._batches_of(1 << 16):
+        with self._described(label), self._batches_of(1 << 16), our_errors():
             answers = _loaded(frame.collect())
         return [result for _, results in answers for result in results]
 
@@ -101,7 +103,7 @@ class SparkEngine:
         if not tasks:
             return self._spark.createDataFrame([], spark_schema)
         slots = _assign(tasks, weights, slots=self._slots(len(tasks)))
-        job = _RowJob(kernel, [pickle.dumps(slot) for slot in slots])
+        job = _RowJob(kernel, [pickle.dumps(slot) for slot in slots], arrow_from_spark(spark_schema))
         return self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, spark_schema)
 
     def scan_parquet(
@@ -109,7 +111,7 @@ class SparkEngine:
     ) -> Frame | None:
         if not uris or not all(uri.startswith("file:") for uri in uris):
             return None
-        frame = self._spark.read.schema(spark_from_arrow(schema)).parquet(*uris)
+        frame = self._spark.read.schema(spark_from_arrow(schema)).parquet(*map(_literal_path, uris))
         if where:
             frame = frame.where(where)
         return frame.select(*(f"`{name}`" for name in output.names))
@@ -167,17 +169,22 @@ class _TaskJob:
 
 
 class _RowJob:
-    """For each slot number that comes in, the rows that the kernel makes of the slot's tasks."""
+    """For each slot number that comes in, the rows that the kernel makes of the slot's tasks, as Spark takes them."""
 
-    def __init__(self, kernel: Callable[[Any], Iterator[pa.RecordBatch]], slots: list[bytes]) -> None:
+    def __init__(
+        self, kernel: Callable[[Any], Iterator[pa.RecordBatch]], slots: list[bytes], schema: pa.Schema
+    ) -> None:
         self._kernel = kernel
         self._slots = slots
+        self._schema = schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for slot in batch.column(0).to_pylist():
-                for _, task in pickle.loads(self._slots[slot]):  # noqa: S301
-                    yield from self._kernel(task)
+        with signed_errors():
+            for batch in batches:
+                for slot in batch.column(0).to_pylist():
+                    for _, task in pickle.loads(self._slots[slot]):  # noqa: S301
+                        for rows in self._kernel(task):
+                            yield in_types_of(self._schema, rows)
 
 
 class _SourceJob:
@@ -207,6 +214,11 @@ def _use_this_interpreter(spark: SparkSession) -> bool:
     context.pythonExec = sys.executable
     first = shutil.which("python3")
     return first is None or Path(first).parent != Path(sys.executable).parent
+
+
+def _literal_path(uri: str) -> str:
+    """The path with characters escaped that Spark would take for a pattern: partitions may be called anything."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", uri)
 
 
 def _answer(number: int, work: Callable[[], Any]) -> pa.RecordBatch:

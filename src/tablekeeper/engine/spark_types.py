@@ -14,7 +14,7 @@ from pyspark.sql import types as st
 
 from tablekeeper.errors import UnsupportedFeatureError
 
-__all__ = ["arrow_from_spark", "spark_from_arrow"]
+__all__ = ["arrow_from_spark", "in_types_of", "spark_from_arrow"]
 
 _SIMPLE: tuple[tuple[type[st.DataType], Any], ...] = (
     (st.BooleanType, pa.bool_()),
@@ -43,6 +43,15 @@ def arrow_from_spark(schema: st.StructType) -> pa.Schema:
 def spark_from_arrow(schema: pa.Schema) -> st.StructType:
     """The Spark schema of rows of this Arrow schema."""
     return st.StructType([_spark_field(field) for field in schema])
+
+
+def in_types_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch in the very types of `schema`: Spark takes microseconds only, and no bytes of a fixed size."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _arrow_field(field: st.StructField) -> pa.Field:

@@ -2,7 +2,8 @@
 
 Values never change silently. A cast that would overflow or cut something off is refused with
 the column's name; only the promotions that Hudi defines from integers to floating point may
-round. Data that already fits is handed back as it is.
+round. A float becomes the double with the same shortest text (0.1 stays 0.1), as Java Hudi and
+hudi-rs read it. Data that already fits is handed back as it is.
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
         return format_values(array)
     if pa.types.is_integer(kind) and pa.types.is_floating(target):
         return array.cast(target, safe=False)
+    if pa.types.is_float32(kind) and pa.types.is_float64(target):
+        return array.cast(pa.string()).cast(target)
     if pa.types.is_integer(kind) and pa.types.is_decimal(target):
         array = _arrow_cast(array, pa.decimal128(38, target.scale), path)
     return _arrow_cast(array, target, path)

@@ -1,8 +1,9 @@
 """Which Arrow types a Hudi table stores, and what other types become.
 
 Avro has one text, one bytes, two integer and two floating types, so the many encodings that
-Arrow has for the same values (dictionaries, views, large offsets, narrow integers) are brought
-to one stored type. Types that would change value or meaning are refused, never bent.
+Arrow has for the same values (dictionaries, views, large offsets, narrow integers, bytes of a
+fixed size) are brought to one stored type. Types that would change value or meaning are refused,
+never bent, and so are times of day: Avro has them, but neither Spark nor Java Hudi reads them.
 """
 
 from __future__ import annotations
@@ -39,8 +40,6 @@ _SAME_VALUES = {
     pa.large_binary(): pa.binary(),
     pa.binary_view(): pa.binary(),
     pa.date64(): pa.date32(),
-    pa.time32("s"): pa.time32("ms"),
-    pa.time64("ns"): pa.time64("us"),
 }
 _STORED = frozenset(
     {
@@ -52,8 +51,6 @@ _STORED = frozenset(
         pa.string(),
         pa.binary(),
         pa.date32(),
-        pa.time32("ms"),
-        pa.time64("us"),
     }
 )
 
@@ -119,7 +116,9 @@ def _stored_type(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataTy
         return pa.timestamp("ms" if kind.unit == "ms" else "us", "UTC" if kind.tz else None)
     if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _MAX_PRECISION:
         return pa.decimal128(kind.precision, kind.scale)
-    if kind not in _STORED and not pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if kind not in _STORED:
         problems.append(f"column {path}: Hudi tables do not store {kind}{_advice(kind)}")
     return kind
 
@@ -144,6 +143,8 @@ def _advice(kind: pa.DataType) -> str:
     if pa.types.is_unsigned_integer(kind):
         wider = {8: "int32", 16: "int32", 32: "int64"}.get(kind.bit_width, "decimal(20, 0)")
         return f"; cast it to {wider}"
+    if pa.types.is_time(kind):
+        return ", for neither Spark nor Java reads times of day; store microseconds as int64, or text"
     if pa.types.is_null(kind):
         return "; it holds no value at all, so give it a type"
     if pa.types.is_decimal(kind):
