@@ -9,7 +9,6 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
 import pytest
 from kazoo.client import KazooClient
@@ -23,7 +22,7 @@ from tablekeeper.txn.locks.processes import Processes
 from tablekeeper.txn.locks.zookeeper import ZookeeperLock
 from tests.support.lock_arena import FakeProcesses
 from tests.support.lock_processes import ask, count_in_processes, holding_process
-from tests.support.zookeeper_server import ZookeeperServer, zookeeper_server
+from tests.support.zookeeper_server import ZookeeperServer, wait_for_queue, zookeeper_server
 
 CURATOR_NAME = "_c_0f7cb9a5-8a1e-4b7c-9c11-3a2f3ff2d1aa-lock-"
 
@@ -50,14 +49,6 @@ def lock_at(
 ) -> ZookeeperLock:
     settings = ZookeeperSettings(url=server.url, session_timeout_ms=session_ms, connection_timeout_ms=20_000)
     return ZookeeperLock(path, settings=settings, runtime=SYSTEM_RUNTIME, processes=processes)
-
-
-def wait_for_queue(nodes: KazooClient, path: str, *, length: int) -> None:
-    """Return as soon as so many writers want the lock."""
-    changed = Event()
-    while len(nodes.get_children(path, watch=lambda _: changed.set())) != length:
-        assert changed.wait(30)
-        changed.clear()
 
 
 def fenced(lease: Lease) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 
 from kazoo.client import KazooClient
 
@@ -104,6 +105,14 @@ def zookeeper_server(folder: Path) -> Iterator[ZookeeperServer]:
         yield server
     finally:
         server.kill()
+
+
+def wait_for_queue(client: KazooClient, path: str, *, length: int) -> None:
+    """Return as soon as the node has so many children: writers that want, or have, its lock."""
+    changed = Event()
+    while len(client.get_children(path, watch=lambda _: changed.set())) != length:
+        assert changed.wait(120)
+        changed.clear()
 
 
 def _java() -> str:
