@@ -14,6 +14,7 @@ from tablekeeper.config.archive_settings import ARCHIVE_OPTIONS
 from tablekeeper.config.clean_settings import CLEAN_OPTIONS
 from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
+from tablekeeper.config.lifecycle_settings import LIFECYCLE_OPTIONS
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
 from tablekeeper.config.service_options import SERVICE_OPTIONS
 from tablekeeper.errors import InvalidRequestError
@@ -121,7 +122,14 @@ _TABLE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
 )
 
 OPTIONS: Mapping[str, OptionKey] = _register(
-    _WRITE_OPTIONS, _TABLE_OPTIONS, LOCK_OPTIONS, CONCURRENCY_OPTIONS, ARCHIVE_OPTIONS, CLEAN_OPTIONS, SERVICE_OPTIONS
+    _WRITE_OPTIONS,
+    _TABLE_OPTIONS,
+    LOCK_OPTIONS,
+    CONCURRENCY_OPTIONS,
+    ARCHIVE_OPTIONS,
+    CLEAN_OPTIONS,
+    SERVICE_OPTIONS,
+    LIFECYCLE_OPTIONS,
 )
 """All known options by name."""
 

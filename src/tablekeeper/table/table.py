@@ -13,7 +13,7 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.config.table_properties import new_table_properties
 from tablekeeper.config.write_settings import IndexKind, WriteSettings
-from tablekeeper.engine.protocol import Engine, Frame
+from tablekeeper.engine.protocol import Frame
 from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.read.incremental import read_changes
@@ -36,8 +36,11 @@ from tablekeeper.services.savepoint import (
 from tablekeeper.snapshot.retention import refuse_cleaned_moment
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
-from tablekeeper.storage import Storage, open_storage
+from tablekeeper.storage import open_storage
 from tablekeeper.table.engines import choose_engine
+from tablekeeper.table.handle import parse_instant
+from tablekeeper.table.maintenance import Maintenance
+from tablekeeper.table.service_loop import inline_services, run_inline, service_names
 from tablekeeper.table.streaming import StreamRequest, start_stream
 from tablekeeper.table.times import load_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
@@ -45,31 +48,24 @@ from tablekeeper.table.writer_options import load_writer_options, save_writer_op
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.transition import create_timeline_directory
 from tablekeeper.txn.early_conflict import await_rival
-from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks import LockHolder
 from tablekeeper.txn.properties_file import PROPERTIES_FILE, create_properties, load_table_config, refuse_existing_table
 from tablekeeper.write.context import avro_schema_json
-from tablekeeper.write.operation import WriteRequest, delete_partitions, execute_write
-from tablekeeper.write.prepare import load_environment, prepare_write
+from tablekeeper.write.operation import delete_partitions, execute_write
 from tablekeeper.write.results import WriteResult
 
 __all__ = ["Table"]
 
 
-class Table:
+class Table(Maintenance):
     """A Hudi table: write, read and look into it.
 
     Make one with `Table.create`, or open an existing one with `Table.open`. Rows go in and come out as Spark
     DataFrames, or as pyarrow tables with `engine="local"`. A `Table` holds no state of the table itself: every
     call sees the table as it is at that moment, and any number of processes may use it at once. A write that
     loses against another one raises `ConflictError`; `retries` says how often it is tried again on the new state.
+    `inline` names services to run after a write if they are due; what they did is in the result, what failed too.
     """
-
-    def __init__(self, storage: Storage, engine: Engine, options: Options, *, runtime: Runtime) -> None:
-        self._storage = storage
-        self._engine = engine
-        self._options = options
-        self._runtime = runtime
 
     @classmethod
     def create(
@@ -140,49 +136,76 @@ class Table:
         merged = Options(options).merged_over(load_writer_options(storage))
         return cls(storage, chosen, merged, runtime=runtime)
 
-    def __repr__(self) -> str:
-        return f"Table({self._storage.spec.uri!r}, engine={self._engine.name!r})"
-
-    @property
-    def path(self) -> str:
-        """Where the table lies, as a canonical URI."""
-        return self._storage.spec.uri
-
-    @property
-    def config(self) -> TableConfig:
-        """What the table's properties file says now."""
-        return load_table_config(self._storage)
-
     @property
     def schema(self) -> Any:
         """Columns of the table, as the engine's kind of schema, without Hudi's meta columns."""
         return self._engine.native_schema(self._load_schema())
 
-    def upsert(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
+    def upsert(
+        self,
+        rows: Frame,
+        *,
+        extra: Mapping[str, str] | None = None,
+        retries: int = 0,
+        inline: Sequence[str] = (),
+    ) -> WriteResult:
         """Update rows whose key is there, insert the others. A row with `_hoodie_is_deleted` true deletes its key."""
-        return self._write(Operation.UPSERT, rows, extra, retries)
+        return self._write(Operation.UPSERT, rows, extra, retries, inline)
 
-    def insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
+    def insert(
+        self,
+        rows: Frame,
+        *,
+        extra: Mapping[str, str] | None = None,
+        retries: int = 0,
+        inline: Sequence[str] = (),
+    ) -> WriteResult:
         """Add rows without looking for their keys; small files are filled up first."""
-        return self._write(Operation.INSERT, rows, extra, retries)
+        return self._write(Operation.INSERT, rows, extra, retries, inline)
 
-    def bulk_insert(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
+    def bulk_insert(
+        self,
+        rows: Frame,
+        *,
+        extra: Mapping[str, str] | None = None,
+        retries: int = 0,
+        inline: Sequence[str] = (),
+    ) -> WriteResult:
         """Add rows as new files, as fast as it goes: the way to load a table for the first time."""
-        return self._write(Operation.BULK_INSERT, rows, extra, retries)
+        return self._write(Operation.BULK_INSERT, rows, extra, retries, inline)
 
-    def delete(self, keys: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
+    def delete(
+        self,
+        keys: Frame,
+        *,
+        extra: Mapping[str, str] | None = None,
+        retries: int = 0,
+        inline: Sequence[str] = (),
+    ) -> WriteResult:
         """Delete rows. `keys` has the key and partition columns; other columns are ignored."""
-        return self._write(Operation.DELETE, keys, extra, retries)
+        return self._write(Operation.DELETE, keys, extra, retries, inline)
 
-    def insert_overwrite(self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0) -> WriteResult:
+    def insert_overwrite(
+        self,
+        rows: Frame,
+        *,
+        extra: Mapping[str, str] | None = None,
+        retries: int = 0,
+        inline: Sequence[str] = (),
+    ) -> WriteResult:
         """Replace all rows of the partitions that `rows` falls into."""
-        return self._write(Operation.INSERT_OVERWRITE, rows, extra, retries)
+        return self._write(Operation.INSERT_OVERWRITE, rows, extra, retries, inline)
 
     def insert_overwrite_table(
-        self, rows: Frame, *, extra: Mapping[str, str] | None = None, retries: int = 0
+        self,
+        rows: Frame,
+        *,
+        extra: Mapping[str, str] | None = None,
+        retries: int = 0,
+        inline: Sequence[str] = (),
     ) -> WriteResult:
         """Replace all rows of the table."""
-        return self._write(Operation.INSERT_OVERWRITE_TABLE, rows, extra, retries)
+        return self._write(Operation.INSERT_OVERWRITE_TABLE, rows, extra, retries, inline)
 
     def delete_partitions(self, partitions: Sequence[str]) -> WriteResult:
         """Delete all rows of these partitions, given as partition paths (`city=sf`, or `sf`, as the table has them)."""
@@ -280,12 +303,12 @@ class Table:
         `dry_run` says what would be deleted. A pending compaction or clustering goes back to requested, its plan stays.
         A completed write that others came after is refused: roll those back first, or `restore` to a savepoint.
         """
-        return execute_rollback(self._load_environment(), _instant(instant), dry_run=dry_run)
+        return execute_rollback(self._load_environment(), parse_instant(instant), dry_run=dry_run)
 
     def savepoint(self, instant: object = None, *, comment: str = "") -> Savepoint:
         """Protect the files of the newest commit, or of the one given, from cleans, so that `restore` can go back."""
         return create_savepoint(
-            self._load_environment(), None if instant is None else _instant(instant), comment=comment
+            self._load_environment(), None if instant is None else parse_instant(instant), comment=comment
         )
 
     def savepoints(self) -> SavepointListing:
@@ -294,11 +317,11 @@ class Table:
 
     def delete_savepoint(self, savepoint: object) -> None:
         """Give up a savepoint. The commit stays; its files are cleaned when they are old enough."""
-        delete_savepoint(self._load_environment(), _instant(savepoint))
+        delete_savepoint(self._load_environment(), parse_instant(savepoint))
 
     def restore(self, savepoint: object, *, dry_run: bool = False) -> RestoreResult:
         """Bring the table back to a savepoint: every later commit is rolled back for good. Stop all writers first."""
-        return restore_savepoint(self._load_environment(), _instant(savepoint), dry_run=dry_run)
+        return restore_savepoint(self._load_environment(), parse_instant(savepoint), dry_run=dry_run)
 
     def doctor(self, *, fix: bool = False, safe_age_s: float = 3600.0) -> DoctorReport:
         """Look the table over: dead writes, stray files, a stale metadata table, locks that do not protect, and more.
@@ -320,31 +343,31 @@ class Table:
         """The heartbeats of running and dead writes."""
         return load_heartbeat_listing(load_examination(self._storage, self._options, runtime=self._runtime))
 
-    def _load_environment(self) -> TableEnvironment:
-        return load_environment(self._storage, self._options, runtime=self._runtime)
-
-    def _write(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None, retries: int) -> WriteResult:
+    def _write(
+        self,
+        operation: Operation,
+        source: Frame,
+        extra: Mapping[str, str] | None,
+        retries: int,
+        inline: Sequence[str] = (),
+    ) -> WriteResult:
+        services = service_names(inline) if inline else inline_services(self._options)
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
             source = source.read_all()
         while True:
             try:
-                return self._write_once(operation, source, extra)
+                result = self._write_once(operation, source, extra)
+                break
             except ConflictError as error:
                 if retries <= 0:
                     raise
                 retries -= 1
                 await_rival(self._load_environment(), error)
+        return run_inline(result, services, self.run_due)
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         return execute_write(self.load_write(operation, self._engine.schema_of(source), extra=extra), source)
-
-    def load_write(
-        self, operation: Operation, incoming: pa.Schema | None, *, extra: Mapping[str, str] | None = None
-    ) -> WriteRequest:
-        """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""
-        environment = self._load_environment()
-        return prepare_write(environment, self._engine, self._options, operation, incoming=incoming, extra=extra or {})
 
     def load_query(
         self,
@@ -373,21 +396,6 @@ class Table:
             mode=mode,
             with_meta_columns=meta_columns,
         )
-
-    def _load_schema(self) -> pa.Schema:
-        config = self.config
-        return load_table_schema(self._storage, config, load_timeline(self._storage, config))
-
-
-def _instant(value: object) -> RequestedTime:
-    """An instant as callers have it: its time as text, or anything that carries it as `instant` or `requested_at`."""
-    for name in ("instant", "requested_at"):
-        value = getattr(value, name, value)
-    if isinstance(value, RequestedTime):
-        return value
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        return RequestedTime(value)
-    raise InvalidRequestError(f"{value!r} is not an instant: give its requested time, as `Table.timeline()` shows it.")
 
 
 def _names(value: str | Sequence[str] | None) -> list[str]:

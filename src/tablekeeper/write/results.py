@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import CompletionTime, RequestedTime, WriteStat
@@ -22,7 +23,8 @@ class WrittenFile:
 class WriteResult:
     """Outcome of a write: one commit, also where nothing changed (a delete of keys that are not there).
 
-    Rows that go into a log on top of a bucket count as updated, new or not: nobody looks.
+    Rows that go into a log on top of a bucket count as updated, new or not: nobody looks. `services` are the results
+    of table services that ran after the write.
     """
 
     operation: str
@@ -37,6 +39,7 @@ class WriteResult:
     seconds: float = 0.0
     lock_held_s: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    services: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         rows = f"{self.rows_inserted:,} inserted, {self.rows_updated:,} updated, {self.rows_deleted:,} deleted"

@@ -1,0 +1,133 @@
+"""The plans that wait on the timeline: what each is about, who is at work on it, and for how long it has waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tablekeeper.errors import NotFoundError
+from tablekeeper.model import Instant, RequestedTime
+from tablekeeper.services.lifecycle import load_plan
+from tablekeeper.services.plans import PlanFlags, Service, ServiceKind
+from tablekeeper.timeline import load_timeline, parse_time
+from tablekeeper.txn.cancel_requests import load_cancel_request
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeat_owner, load_heartbeats
+
+__all__ = ["PendingPlanView", "PlanListing", "load_plan_listing"]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPlanView:
+    """One plan. `owner` and `heartbeat_age_s` are of the last executor, None if there is none.
+
+    `called_off` is the reason for which somebody wants it gone, empty if nobody does.
+    """
+
+    instant: RequestedTime
+    service: str
+    state: str
+    age_s: float
+    file_groups: int
+    bytes: int
+    partitions: tuple[str, ...]
+    flags: PlanFlags
+    owner: str | None
+    heartbeat_age_s: float | None
+    is_held: bool
+    called_off: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instant": self.instant.value,
+            "service": self.service,
+            "state": self.state,
+            "age_s": round(self.age_s, 3),
+            "file_groups": self.file_groups,
+            "bytes": self.bytes,
+            "partitions": list(self.partitions),
+            "mutable": self.flags.mutable,
+            "cancellable": self.flags.cancellable,
+            "scheduled_by": self.flags.scheduled_by,
+            "owner": self.owner,
+            "heartbeat_age_s": None if self.heartbeat_age_s is None else round(self.heartbeat_age_s, 3),
+            "held": self.is_held,
+            "called_off": self.called_off,
+        }
+
+    def __str__(self) -> str:
+        kind = ", ".join(
+            name for name, is_so in (("mutable", self.flags.mutable), ("cancellable", self.flags.cancellable)) if is_so
+        )
+        held = f", {self.owner or 'somebody'} at work, {self.heartbeat_age_s:.0f} s ago" if self.is_held else ""
+        off = f", called off: {self.called_off}" if self.called_off else ""
+        return (
+            f"{self.instant}  {self.service} {self.state}{f' ({kind})' if kind else ''}, {self.age_s:.0f} s old, "
+            f"{self.file_groups} file groups, {self.bytes:,} bytes{held}{off}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanListing:
+    """All pending plans, the oldest first."""
+
+    plans: tuple[PendingPlanView, ...]
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __iter__(self) -> Iterator[PendingPlanView]:
+        return iter(self.plans)
+
+    def __getitem__(self, position: int) -> PendingPlanView:
+        return self.plans[position]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [plan.to_dict() for plan in self.plans]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.plans)) or "no pending plans"
+
+
+def load_plan_listing(environment: TableEnvironment, services: Mapping[ServiceKind, Service]) -> PlanListing:
+    """The pending plans as they are now; one that leaves while it is looked at is left out."""
+    timeline = load_timeline(environment.storage, environment.config)
+    heartbeats = load_heartbeats(
+        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+    )
+    by_action = {kind.action: service for kind, service in services.items()}
+    views = [
+        _load_view(environment, by_action[instant.action], instant, heartbeats)
+        for instant in timeline.pending
+        if instant.action in by_action
+    ]
+    return PlanListing(tuple(view for view in views if view is not None))
+
+
+def _load_view(
+    environment: TableEnvironment, service: Service, instant: Instant, heartbeats: HeartbeatView
+) -> PendingPlanView | None:
+    requested_at = instant.requested_at
+    try:
+        plan = load_plan(environment, service, instant)
+    except NotFoundError:
+        return None
+    request = load_cancel_request(environment.storage, requested_at)
+    age_s = heartbeats.ages.get(requested_at)
+    owner = None if age_s is None else load_heartbeat_owner(environment.storage, requested_at)
+    scheduled_ms = parse_time(requested_at.value, zone=environment.config.time_zone)
+    return PendingPlanView(
+        instant=requested_at,
+        service=service.kind.value,
+        state=instant.state.value,
+        age_s=(environment.runtime.clock.now_ms() - scheduled_ms) / 1000,
+        file_groups=len(plan.file_groups),
+        bytes=plan.size,
+        partitions=tuple(sorted({group.partition for group in plan.file_groups})),
+        flags=plan.flags,
+        owner=None if owner is None else owner.partition(" ")[0],
+        heartbeat_age_s=age_s,
+        is_held=heartbeats.is_active(requested_at),
+        called_off=request.reason if request is not None else "",
+    )

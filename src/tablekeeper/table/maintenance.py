@@ -1,0 +1,337 @@
+"""`Maintenance`: the table services of an open table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tablekeeper.config.archive_settings import ArchiveSettings
+from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
+from tablekeeper.config.lifecycle_settings import LifecycleSettings
+from tablekeeper.config.options import Options
+from tablekeeper.errors import ConflictError, FencedError, InvalidRequestError, PlanCancelledError, PlanHeldError
+from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
+from tablekeeper.services.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
+from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
+from tablekeeper.services.explain import Explanation, explain_plan
+from tablekeeper.services.lifecycle import execute_plan, find_plan
+from tablekeeper.services.pending import PlanListing, load_plan_listing
+from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
+from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
+from tablekeeper.table.handle import TableHandle, parse_instant
+from tablekeeper.table.service_loop import ServiceLoop, find_due, service_names
+from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
+from tablekeeper.table.units import parse_duration_s, parse_size_bytes
+from tablekeeper.timeline import load_timeline
+
+__all__ = ["Maintenance"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Maintenance(TableHandle):
+    """Table services: plan, execute, explain and call off; clean and archive; alone, after writes, or beside them.
+
+    A plan is put on the timeline by `schedule_…` and carried out by `execute`, here or in any other process, Java's
+    too; `compact`, `log_compact` and `cluster` do both. A `cancellable` plan yields to ingestion and may be called off;
+    rolling a failed attempt of a `mutable` one back removes it. Other plans stay until they are carried out.
+    """
+
+    def schedule_compaction(
+        self,
+        *,
+        partitions: str | None = None,
+        cancellable: bool = False,
+        mutable: bool = False,
+        cancel_after: str | float | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> ScheduledPlan | None:
+        """Plan to merge logs into base files; None if there is nothing to do.
+
+        `partitions` is a condition on partition columns (`"city = 'sf'"`), `options` go over those of the table.
+        """
+        flags = _flags(cancellable, mutable, cancel_after)
+        return self._schedule(ServiceKind.COMPACTION, flags, partitions, options)
+
+    def schedule_log_compaction(
+        self,
+        *,
+        partitions: str | None = None,
+        cancellable: bool = False,
+        mutable: bool = False,
+        cancel_after: str | float | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> ScheduledPlan | None:
+        """Plan to merge many small logs into one, leaving the base files alone; None if there is nothing to do."""
+        flags = _flags(cancellable, mutable, cancel_after)
+        return self._schedule(ServiceKind.LOG_COMPACTION, flags, partitions, options)
+
+    def schedule_clustering(
+        self,
+        *,
+        order_by: str | Sequence[str] | None = None,
+        strategy: str | None = None,
+        partitions: str | None = None,
+        target_file_size: str | int | None = None,
+        cancellable: bool = False,
+        mutable: bool = False,
+        cancel_after: str | float | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> ScheduledPlan | None:
+        """Plan to rewrite small files into larger ones, ordered by `order_by`; None if there is nothing to do.
+
+        `strategy` says how several columns are combined: "sort" (one after the other), "zorder" or "hilbert".
+        """
+        request = _clustering(order_by, strategy, target_file_size)
+        flags = _flags(cancellable, mutable, cancel_after)
+        return self._schedule(ServiceKind.CLUSTERING, flags, partitions, options, request)
+
+    def execute(self, plan: object) -> ServiceResult:
+        """Carry a plan out, whoever scheduled it. `plan` is its instant, or what `schedule_…` returned.
+
+        `PlanHeldError` if another process is at work on it. A cancellable plan that has to yield to a writer raises
+        `ConflictError`, and is off the timeline then.
+        """
+        instant = parse_instant(plan)
+        environment = self._load_environment()
+        _, kind = find_plan(load_timeline(environment.storage, environment.config), instant)
+        service = self._factory(None, None).make(kind)
+        settings = LifecycleSettings.from_options(self._options.given)
+        return execute_plan(self.load_write(kind.operation, None), service, instant, settings)
+
+    def compact(
+        self,
+        *,
+        partitions: str | None = None,
+        cancellable: bool = False,
+        mutable: bool = False,
+        options: Mapping[str, object] | None = None,
+    ) -> ServiceResult | None:
+        """Merge logs into base files. Compactions that wait on the timeline are carried out first."""
+        flags = _flags(cancellable, mutable, None)
+        return self._run(ServiceKind.COMPACTION, flags, partitions, options)
+
+    def log_compact(
+        self,
+        *,
+        partitions: str | None = None,
+        cancellable: bool = False,
+        mutable: bool = False,
+        options: Mapping[str, object] | None = None,
+    ) -> ServiceResult | None:
+        """Merge many small logs into one. Log compactions that wait on the timeline are carried out first."""
+        flags = _flags(cancellable, mutable, None)
+        return self._run(ServiceKind.LOG_COMPACTION, flags, partitions, options)
+
+    def cluster(
+        self,
+        *,
+        order_by: str | Sequence[str] | None = None,
+        strategy: str | None = None,
+        partitions: str | None = None,
+        target_file_size: str | int | None = None,
+        cancellable: bool = False,
+        mutable: bool = False,
+        options: Mapping[str, object] | None = None,
+    ) -> ServiceResult | None:
+        """Rewrite small files into larger ones, ordered. Clusterings that wait are carried out first."""
+        request = _clustering(order_by, strategy, target_file_size)
+        flags = _flags(cancellable, mutable, None)
+        return self._run(ServiceKind.CLUSTERING, flags, partitions, options, request)
+
+    def clean(
+        self,
+        *,
+        keep_commits: int | None = None,
+        keep_hours: int | None = None,
+        keep_file_versions: int | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> CleanResult | None:
+        """Delete files that no reader inside the kept window needs; None if there are none.
+
+        Writes and plans that died are cleaned up first. Without arguments the options decide: the last 10 commits.
+        """
+        environment = self._load_environment()
+        settings = self._clean_settings(keep_commits, keep_hours, keep_file_versions, options)
+        removed = remove_failed_plans(environment, LifecycleSettings.from_options(self._options.given))
+        result = execute_clean(environment, settings, engine=self._engine)
+        if result is not None and removed:
+            result = replace(result, rolled_back=(*result.rolled_back, *removed))
+        return result
+
+    def archive(self, *, options: Mapping[str, object] | None = None) -> ArchiveResult:
+        """Move old instants from the active timeline into the archived one."""
+        return execute_archive(self._load_environment(), ArchiveSettings.from_options(self._merged(options).given))
+
+    def cancel(self, plan: object, *, reason: str = "asked for", wait: str | float = "10s") -> CancelResult:
+        """Call a plan off. The request is durable: an executor that is at work notices it within seconds.
+
+        Waits up to `wait` for that. An executor that has committed wins, and the result says so.
+        """
+        return cancel_plan(self._load_environment(), parse_instant(plan), reason=reason, wait_s=parse_duration_s(wait))
+
+    def plans(self) -> PlanListing:
+        """Pending plans of compaction, log compaction and clustering, with who is at work on them."""
+        environment = self._load_environment()
+        factory = self._factory(None, None)
+        kinds = [kind for kind in ServiceKind if environment.config.is_mor or kind is ServiceKind.CLUSTERING]
+        return load_plan_listing(environment, {kind: factory.make(kind) for kind in kinds})
+
+    def explain_compaction(
+        self, *, partitions: str | None = None, options: Mapping[str, object] | None = None
+    ) -> Explanation:
+        """What a compaction would do now, what it would leave out, and why. Changes nothing."""
+        return self._explain(ServiceKind.COMPACTION, partitions, options)
+
+    def explain_log_compaction(
+        self, *, partitions: str | None = None, options: Mapping[str, object] | None = None
+    ) -> Explanation:
+        """The same for a log compaction."""
+        return self._explain(ServiceKind.LOG_COMPACTION, partitions, options)
+
+    def explain_clustering(
+        self,
+        *,
+        order_by: str | Sequence[str] | None = None,
+        strategy: str | None = None,
+        partitions: str | None = None,
+        target_file_size: str | int | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> Explanation:
+        """The same for a clustering."""
+        request = _clustering(order_by, strategy, target_file_size)
+        return self._explain(ServiceKind.CLUSTERING, partitions, options, request)
+
+    def explain_clean(
+        self,
+        *,
+        keep_commits: int | None = None,
+        keep_hours: int | None = None,
+        keep_file_versions: int | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> CleanExplanation:
+        """What a clean would delete now, what it would keep, and why. Changes nothing."""
+        settings = self._clean_settings(keep_commits, keep_hours, keep_file_versions, options)
+        return explain_clean(self._load_environment(), settings)
+
+    def explain_archive(self, *, options: Mapping[str, object] | None = None) -> ArchiveResult:
+        """What an archive would move now, and what holds it back. Changes nothing."""
+        return explain_archive(self._load_environment(), ArchiveSettings.from_options(self._merged(options).given))
+
+    def services(self, names: Sequence[str], *, every: str | float = "30s") -> ServiceLoop:
+        """Run services in the background while the `with` block runs, whenever their triggers say that they are due.
+
+        `names` are of "compaction", "log_compaction", "clustering", "clean" and "archive".
+        """
+        return ServiceLoop(self.run_due, service_names(names), every_s=parse_duration_s(every), runtime=self._runtime)
+
+    def run_due(self, name: str) -> list[Any]:
+        """Run one of the `services` if its triggers say that it is due, and plans that wait. Returns what was done."""
+        (checked,) = service_names([name])
+        if checked == "archive":
+            archived = self.archive()
+            return [archived] if archived.instants else []
+        environment = self._load_environment()
+        if checked == "clean":
+            due = is_clean_due(environment, CleanSettings.from_options(self._options.given))
+            cleaned = self.clean() if due else None
+            return [] if cleaned is None else [cleaned]
+        kind = ServiceKind(checked.replace("_", " "))
+        decision = find_due(environment, self._options, kind, is_async=True)
+        if decision:
+            _LOG.info("%s is due: %s", checked, decision.why)
+            self._schedule(kind, PlanFlags(), None, None)
+        return list(self.execute_waiting(kind))
+
+    def execute_waiting(self, kind: ServiceKind) -> list[ServiceResult]:
+        """Carry out the plans of this kind that wait on the timeline and that nobody is at work on."""
+        done = []
+        for instant in pending_plans(load_timeline(self._storage, self.config)):
+            if instant.action is not kind.action:
+                continue
+            try:
+                done.append(self.execute(instant))
+            except (PlanHeldError, PlanCancelledError, FencedError, ConflictError) as error:
+                _LOG.info("%s was not carried out: %s", instant, error)
+        return done
+
+    def _schedule(
+        self,
+        kind: ServiceKind,
+        flags: PlanFlags,
+        partitions: str | None,
+        options: Mapping[str, object] | None,
+        clustering: ClusteringRequest | None = None,
+    ) -> ScheduledPlan | None:
+        factory = self._factory(partitions, options)
+        service = factory.make(kind, clustering)
+        return schedule_plan(factory.environment, service, flags=flags, incremental=factory.is_incremental)
+
+    def _run(
+        self,
+        kind: ServiceKind,
+        flags: PlanFlags,
+        partitions: str | None,
+        options: Mapping[str, object] | None,
+        clustering: ClusteringRequest | None = None,
+    ) -> ServiceResult | None:
+        waiting = self.execute_waiting(kind)
+        scheduled = self._schedule(kind, flags, partitions, options, clustering)
+        if scheduled is None:
+            return waiting[-1] if waiting else None
+        result = self.execute(scheduled)
+        notes = tuple(f"plan {each.instant} was waiting and was carried out first" for each in waiting)
+        return replace(result, notes=(*result.notes, *notes))
+
+    def _explain(
+        self,
+        kind: ServiceKind,
+        partitions: str | None,
+        options: Mapping[str, object] | None,
+        clustering: ClusteringRequest | None = None,
+    ) -> Explanation:
+        factory = self._factory(partitions, options)
+        service = factory.make(kind, clustering)
+        return explain_plan(factory.environment, service, flags=PlanFlags(), incremental=factory.is_incremental)
+
+    def _factory(self, partitions: str | None, options: Mapping[str, object] | None) -> ServiceFactory:
+        return ServiceFactory(self._load_environment(), self._merged(options), self._load_schema(), partitions)
+
+    def _merged(self, options: Mapping[str, object] | None) -> Options:
+        return Options(options).merged_over(self._options)
+
+    def _clean_settings(
+        self,
+        keep_commits: int | None,
+        keep_hours: int | None,
+        keep_file_versions: int | None,
+        options: Mapping[str, object] | None,
+    ) -> CleanSettings:
+        settings = CleanSettings.from_options(self._merged(options).given)
+        given = [each for each in (keep_commits, keep_hours, keep_file_versions) if each is not None]
+        if len(given) > 1:
+            raise InvalidRequestError("give one of keep_commits, keep_hours and keep_file_versions, not several")
+        if keep_commits is not None:
+            return replace(settings, policy=CleanPolicy.COMMITS, commits=keep_commits)
+        if keep_hours is not None:
+            return replace(settings, policy=CleanPolicy.HOURS, hours=keep_hours)
+        if keep_file_versions is not None:
+            return replace(settings, policy=CleanPolicy.VERSIONS, versions=keep_file_versions)
+        return settings
+
+
+def _flags(cancellable: bool, mutable: bool, cancel_after: str | float | None) -> PlanFlags:
+    after_s = None if cancel_after is None else int(parse_duration_s(cancel_after))
+    if after_s is not None and not cancellable:
+        raise InvalidRequestError("cancel_after is for plans that may be called off: pass cancellable=True too")
+    return PlanFlags(mutable=mutable, cancellable=cancellable, cancel_after_s=after_s)
+
+
+def _clustering(
+    order_by: str | Sequence[str] | None, strategy: str | None, target_file_size: str | int | None
+) -> ClusteringRequest:
+    columns = (order_by,) if isinstance(order_by, str) else None if order_by is None else tuple(order_by)
+    size = None if target_file_size is None else parse_size_bytes(target_file_size)
+    return ClusteringRequest(columns, strategy, size)

@@ -1,0 +1,136 @@
+"""Services that run by themselves: after a write, or in the background beside writes.
+
+Both ask the same triggers whether a service is due, and both carry out plans that others left waiting. What fails here
+is kept and logged, and never harms the write that it follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from tablekeeper.config.keys import AUTOMATIC_ARCHIVE, AUTOMATIC_CLEAN
+from tablekeeper.config.options import Options
+from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
+from tablekeeper.errors import InvalidRequestError, PlanHeldError, TablekeeperError
+from tablekeeper.runtime import Periodic, Runtime
+from tablekeeper.services.partitions import load_completed_plans
+from tablekeeper.services.plans import ServiceKind
+from tablekeeper.services.triggers import Due, clustering_due, compaction_due, log_compaction_due
+from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.write.results import WriteResult
+
+__all__ = ["ServiceLoop", "find_due", "inline_services", "run_inline", "service_names"]
+
+_LOG = logging.getLogger(__name__)
+_NAMES = ("compaction", "log_compaction", "clustering", "clean", "archive")
+
+
+def service_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, checked."""
+    if isinstance(names, str):
+        raise InvalidRequestError(f"{names!r}: give a list of services, [{names!r}]")
+    normal = tuple(name.lower().replace("-", "_").replace(" ", "_") for name in names)
+    unknown = [name for name in normal if name not in _NAMES]
+    if unknown or not normal:
+        raise InvalidRequestError(f"unknown services {', '.join(unknown) or '(none given)'}: use {', '.join(_NAMES)}.")
+    return normal
+
+
+def find_due(environment: TableEnvironment, options: Options, kind: ServiceKind, *, is_async: bool) -> Due:
+    """Whether a plan of this kind should be scheduled now, and why."""
+    timeline = load_timeline(environment.storage, environment.config)
+    completed = load_completed_plans(environment, timeline, kind)
+    match kind:
+        case ServiceKind.COMPACTION:
+            return compaction_due(
+                timeline,
+                CompactionSettings.from_options(options),
+                completed=completed,
+                now_ms=environment.runtime.clock.now_ms(),
+                zone=environment.config.time_zone,
+            )
+        case ServiceKind.LOG_COMPACTION:
+            compactions = load_completed_plans(environment, timeline, ServiceKind.COMPACTION)
+            settings = LogCompactionSettings.from_options(options)
+            return log_compaction_due(timeline, settings, completed=completed, compactions=compactions)
+        case ServiceKind.CLUSTERING:
+            return clustering_due(
+                timeline, ClusteringSettings.from_options(options), completed=completed, is_async=is_async
+            )
+
+
+def inline_services(options: Options) -> tuple[str, ...]:
+    """Services that the options ask for after every write. Cleaning and archiving are among them only if asked for."""
+    asked = {
+        "compaction": CompactionSettings.from_options(options).inline,
+        "log_compaction": LogCompactionSettings.from_options(options).inline,
+        "clustering": ClusteringSettings.from_options(options).inline,
+        "clean": AUTOMATIC_CLEAN in options.given and options.flag(AUTOMATIC_CLEAN),
+        "archive": AUTOMATIC_ARCHIVE in options.given and options.flag(AUTOMATIC_ARCHIVE),
+    }
+    return tuple(name for name, is_asked in asked.items() if is_asked)
+
+
+def run_inline(result: WriteResult, names: Sequence[str], run_due: Callable[[str], list[Any]]) -> WriteResult:
+    """Run services after a write. The write has landed: a service that fails is a note in its result, no error."""
+    done: list[Any] = []
+    notes: list[str] = []
+    for name in names:
+        try:
+            done += run_due(name)
+        except TablekeeperError as error:
+            _LOG.warning("%s after %s failed: %s", name, result.instant, error)
+            notes.append(f"{name} after the write failed: {error}")
+    return replace(result, services=tuple(done), notes=(*result.notes, *notes)) if names else result
+
+
+class ServiceLoop:
+    """Runs services every `every_s` seconds while its `with` block runs. `results` and `failures` tell of them.
+
+    `run_due` runs one service, by name, if it is due.
+    """
+
+    def __init__(
+        self,
+        run_due: Callable[[str], list[Any]],
+        names: tuple[str, ...],
+        *,
+        every_s: float,
+        runtime: Runtime,
+    ) -> None:
+        self._run_due = run_due
+        self._names = names
+        self._every_s = every_s
+        self._runtime = runtime
+        self._periodic: Periodic | None = None
+        self.results: list[Any] = []
+        self.failures: list[TablekeeperError] = []
+
+    def run_once(self) -> None:
+        """One round: each service, if it is due."""
+        for name in self._names:
+            try:
+                self.results += self._run_due(name)
+            except PlanHeldError as error:
+                _LOG.info("%s: %s", name, error)
+            except TablekeeperError as error:
+                _LOG.warning("%s failed and will be tried again: %s", name, error)
+                self.failures.append(error)
+
+    def __enter__(self) -> Self:
+        self._periodic = self._runtime.threads.every(self._every_s, self.run_once, name="tablekeeper-services")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for a running round, and raise what ended the loop if that was no error of ours."""
+        if self._periodic is not None:
+            self._periodic.stop()
+            if self._periodic.failure is not None and kind is None:
+                raise self._periodic.failure

@@ -1,0 +1,111 @@
+"""The service objects of an open table, from its options and the arguments of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tablekeeper.config.clustering_order import Layout
+from tablekeeper.config.options import Options
+from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.read.pruning import PartitionPruner
+from tablekeeper.read.specs import partition_spec
+from tablekeeper.record.predicate import parse_predicate
+from tablekeeper.services.clustering import Clustering
+from tablekeeper.services.clustering_strategies import clustering_strategy
+from tablekeeper.services.compaction import Compaction
+from tablekeeper.services.compaction_strategies import compaction_strategy, log_compaction_strategy
+from tablekeeper.services.log_compaction import LogCompaction
+from tablekeeper.services.plans import Service, ServiceKind
+from tablekeeper.services.strategies import OnlyPartitions, PlanningStrategy
+from tablekeeper.txn.environment import TableEnvironment
+
+__all__ = ["ClusteringRequest", "ServiceFactory"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringRequest:
+    """What a caller asks of a clustering, over the options: None leaves it to them."""
+
+    order_by: tuple[str, ...] | None = None
+    strategy: str | None = None
+    target_file_bytes: int | None = None
+
+    def applied_to(self, settings: ClusteringSettings) -> ClusteringSettings:
+        if self.order_by is not None:
+            settings = replace(settings, sort_columns=self.order_by)
+        if self.strategy is not None:
+            settings = replace(settings, layout_kind=Layout.named(self.strategy))
+        if self.target_file_bytes is not None:
+            small = min(settings.small_file_bytes, self.target_file_bytes)
+            settings = replace(settings, target_file_bytes=self.target_file_bytes, small_file_bytes=small)
+        return settings
+
+
+@dataclass(frozen=True)
+class ServiceFactory:
+    """Makes services for one table. `partitions` is a SQL condition on the partition columns, None for all."""
+
+    environment: TableEnvironment
+    options: Options
+    schema: pa.Schema
+    partitions: str | None = None
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether plans look only at what was touched since the last one, as far as their strategies can."""
+        return CompactionSettings.from_options(self.options).incremental
+
+    def make(self, kind: ServiceKind, clustering: ClusteringRequest | None = None) -> Service:
+        match kind:
+            case ServiceKind.COMPACTION:
+                return Compaction(self._narrowed(self._compaction_strategy()))
+            case ServiceKind.LOG_COMPACTION:
+                settings = LogCompactionSettings.from_options(self.options)
+                return LogCompaction(self._narrowed(log_compaction_strategy(settings)))
+            case ServiceKind.CLUSTERING:
+                return self._clustering(clustering or ClusteringRequest())
+
+    def make_all(self) -> dict[ServiceKind, Service]:
+        return {kind: self.make(kind) for kind in ServiceKind}
+
+    def _compaction_strategy(self) -> PlanningStrategy:
+        if not self.environment.config.is_mor:
+            raise InvalidRequestError(
+                f"table {self.environment.config.name} is copy-on-write: it has no logs to compact. Cluster it to join "
+                "small files or to order rows."
+            )
+        return compaction_strategy(CompactionSettings.from_options(self.options), now_ms=self._now_ms)
+
+    def _clustering(self, request: ClusteringRequest) -> Service:
+        settings = request.applied_to(ClusteringSettings.from_options(self.options))
+        return Clustering(
+            self._narrowed(clustering_strategy(settings, now_ms=self._now_ms)),
+            settings.layout,
+            spec=self.environment.storage.spec,
+            schema=self.schema,
+            by_bucket=self.environment.by_bucket,
+        )
+
+    def _narrowed(self, strategy: PlanningStrategy) -> PlanningStrategy:
+        if self.partitions is None:
+            return strategy
+        spec = partition_spec(self.environment.config)
+        predicate = parse_predicate(self.partitions)
+        self._refuse_other_columns(predicate.columns(), [field.name for field in spec.fields])
+        return OnlyPartitions(strategy, PartitionPruner(predicate, spec, self.schema).may_match)
+
+    def _refuse_other_columns(self, asked: Sequence[str] | frozenset[str], partitions: list[str]) -> None:
+        others = sorted(set(asked) - set(partitions))
+        if others:
+            raise InvalidRequestError(
+                f"partitions={self.partitions!r}: {', '.join(others)} is no partition column. A plan is about whole "
+                f"partitions; the partition columns are {', '.join(partitions) or 'none'}."
+            )
+
+    @property
+    def _now_ms(self) -> int:
+        return self.environment.runtime.clock.now_ms()
