@@ -170,6 +170,10 @@ class JavaTable:
         """Run what is scheduled; the number of plans run."""
         return self._call("run_clustering", op="execute", order=order, options=self._clustering())
 
+    def execute_clustering(self) -> int:
+        """Run what is scheduled in the order that the plans say; the number of plans run."""
+        return self._call("run_clustering", op="execute", options=self._clustering())
+
     def clean(self, *, retain: int = 1) -> int:
         """Clean down to the last `retain` commits; the number of cleans run."""
         options = f"{self._services()},hoodie.clean.policy=KEEP_LATEST_COMMITS,hoodie.clean.commits.retained={retain}"
