@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
+from typer.testing import CliRunner
 
+import tablekeeper as tk
+from tablekeeper.cli.main import app
 from tablekeeper.config.lock_settings import ZookeeperSettings
 from tablekeeper.errors import FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.runtime import SYSTEM_RUNTIME
@@ -22,6 +25,7 @@ from tablekeeper.txn.locks.processes import Processes
 from tablekeeper.txn.locks.zookeeper import ZookeeperLock
 from tests.support.lock_arena import FakeProcesses
 from tests.support.lock_processes import ask, count_in_processes, holding_process
+from tests.support.table_builder import TRIPS, trips
 from tests.support.zookeeper_server import ZookeeperServer, wait_for_queue, zookeeper_server
 
 CURATOR_NAME = "_c_0f7cb9a5-8a1e-4b7c-9c11-3a2f3ff2d1aa-lock-"
@@ -301,3 +305,52 @@ def test_a_path_without_access_rights_is_refused_with_what_to_do(
     nodes.create(path, acl=[make_acl("world", "anyone", read=True)], makepath=True)
     with pytest.raises(StorageError, match=r"ZooKeeper refused to work on the lock: NoAuthError.*access rights"):
         lock_at(path, server).acquire(timeout_s=60)
+
+
+# --- a table behind it
+
+
+def options_of(server_url: str) -> dict[str, str]:
+    prefix = "hoodie.write.lock."
+    return {
+        prefix + "provider": "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
+        prefix + "zookeeper.url": server_url,
+        prefix + "zookeeper.base_path": "/tables",
+        prefix + "zookeeper.connection_timeout_ms": "20000",
+    }
+
+
+def run_command(*arguments: str) -> str:
+    return CliRunner(env={"COLUMNS": "400", "NO_COLOR": "1"}).invoke(app, list(arguments)).stdout
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_writes_measure_how_long_they_held_it_and_the_commands_say_who_holds_it(
+    server: ZookeeperServer, tmp_path: Path, remembered: bool
+) -> None:
+    options = options_of(server.url)
+    given = [] if remembered else [part for pair in options.items() for part in ("--option", "=".join(pair))]
+    name = tmp_path.name
+    path = str(tmp_path / "table")
+    created = tk.Table.create(
+        path, name=name, schema=TRIPS, key="id", engine="local", options=options if remembered else {}
+    )
+    table = created if remembered else tk.Table.open(path, engine="local", options=options)
+    result = table.upsert(trips(("a", "sf", 1, 1.0)))
+    assert 0 < result.lock_held_s < 30
+    assert "free" in run_command("locks", path, *given)
+    with lock_at(f"/tables/{name}", server).acquire(timeout_s=0):
+        held = run_command("locks", path, *given)
+        assert f"zookeeper://{server.url}/tables/{name} is held by" in held
+        assert f"process {os.getpid()} on" in held
+        assert [finding.kind for finding in table.doctor().findings] == ["held-lock"]
+    assert table.doctor().findings == ()
+
+
+def test_the_doctor_reports_a_lock_whose_server_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    tk.Table.create(path, name="trips", schema=TRIPS, key="id", engine="local")
+    options = {**options_of("127.0.0.1:1"), "hoodie.write.lock.zookeeper.connection_timeout_ms": "200"}
+    [finding] = tk.Table.open(path, engine="local", options=options).doctor().findings
+    assert finding.kind == "unreadable-lock"
+    assert "no ZooKeeper server answers at 127.0.0.1:1" in finding.meaning

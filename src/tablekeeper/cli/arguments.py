@@ -8,7 +8,7 @@ import typer
 
 from tablekeeper.table import Table
 
-__all__ = ["AsJson", "Debug", "DryRun", "StorageOption", "TablePath", "examples", "open_table"]
+__all__ = ["AsJson", "Debug", "DryRun", "StorageOption", "TableOption", "TablePath", "examples", "open_table"]
 
 
 def _checked_options(given: list[str]) -> list[str]:
@@ -37,6 +37,16 @@ StorageOption = Annotated[
         show_default=False,
     ),
 ]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        callback=lambda given: _checked_options(given or []),
+        help="An option of the table, such as the lock provider that its writers use. Can be repeated.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 
@@ -45,7 +55,10 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  [cyan]{line}[/cyan]" for line in lines)])
 
 
-def open_table(path: str, storage_option: list[str] | None) -> Table:
+def open_table(path: str, storage_option: list[str] | None, option: list[str] | None = None) -> Table:
     """The table, on the local engine."""
-    options = dict(each.split("=", 1) for each in storage_option or [])
-    return Table.open(path, engine="local", storage_options=options)
+    return Table.open(path, engine="local", storage_options=_pairs(storage_option), options=_pairs(option))
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in given or [])

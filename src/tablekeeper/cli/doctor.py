@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from tablekeeper.cli.arguments import AsJson, Debug, DryRun, StorageOption, TablePath, examples, open_table
+from tablekeeper.cli.arguments import AsJson, Debug, DryRun, StorageOption, TableOption, TablePath, examples, open_table
 from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.services.doctor import DoctorReport, Finding, Severity
@@ -36,10 +36,11 @@ def doctor(
     dry_run: DryRun = False,
     as_json: AsJson = False,
     storage_option: StorageOption = None,
+    option: TableOption = None,
     debug: Debug = False,
 ) -> None:
     """Look a table over: dead writes, stray files, a stale metadata table, locks that do not protect."""
-    table = open_table(path, storage_option)
+    table = open_table(path, storage_option, option)
     report = table.doctor()
     if not as_json:
         _show(report)
@@ -61,10 +62,15 @@ def doctor(
 @doctor_commands.command(epilog=examples("tablekeeper locks /lake/trips"))
 @reported
 def locks(
-    path: TablePath, *, as_json: AsJson = False, storage_option: StorageOption = None, debug: Debug = False
+    path: TablePath,
+    *,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
 ) -> None:
     """Who holds the lock of a table."""
-    holder = open_table(path, storage_option).lock_holder()
+    holder = open_table(path, storage_option, option).lock_holder()
     if as_json:
         facts: dict[str, Any] = {"held": holder is not None}
         if holder is not None:
@@ -81,10 +87,15 @@ def locks(
 @doctor_commands.command(epilog=examples("tablekeeper heartbeats /lake/trips --json"))
 @reported
 def heartbeats(
-    path: TablePath, *, as_json: AsJson = False, storage_option: StorageOption = None, debug: Debug = False
+    path: TablePath,
+    *,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
 ) -> None:
     """The heartbeats of running and of dead writes."""
-    listing = open_table(path, storage_option).heartbeats()
+    listing = open_table(path, storage_option, option).heartbeats()
     if as_json:
         for fact in listing.to_dicts():
             typer.echo(json_document(fact))

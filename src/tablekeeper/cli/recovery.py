@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tablekeeper.cli.arguments import AsJson, Debug, DryRun, StorageOption, TablePath, examples, open_table
+from tablekeeper.cli.arguments import AsJson, Debug, DryRun, StorageOption, TableOption, TablePath, examples, open_table
 from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
 
@@ -29,10 +29,11 @@ def rollback(
     dry_run: DryRun = False,
     as_json: AsJson = False,
     storage_option: StorageOption = None,
+    option: TableOption = None,
     debug: Debug = False,
 ) -> None:
     """Undo a write: one that a dead process left pending, or the newest completed one."""
-    _show(open_table(path, storage_option).rollback(instant, dry_run=dry_run), as_json=as_json)
+    _show(open_table(path, storage_option, option).rollback(instant, dry_run=dry_run), as_json=as_json)
 
 
 @recovery_commands.command(
@@ -54,12 +55,13 @@ def savepoint(
     delete: Annotated[bool, typer.Option("--delete", help="Give up the savepoint of INSTANT instead.")] = False,
     as_json: AsJson = False,
     storage_option: StorageOption = None,
+    option: TableOption = None,
     debug: Debug = False,
 ) -> None:
     """Protect a commit and its files, so that `restore` can come back to it."""
     if show and delete:
         raise typer.BadParameter("--list and --delete do not go together")
-    table = open_table(path, storage_option)
+    table = open_table(path, storage_option, option)
     if show:
         savepoints = table.savepoints()
         if as_json:
@@ -89,10 +91,11 @@ def restore(
     dry_run: DryRun = False,
     as_json: AsJson = False,
     storage_option: StorageOption = None,
+    option: TableOption = None,
     debug: Debug = False,
 ) -> None:
     """Bring a table back to a savepoint: every later commit is gone for good. Stop all writers first."""
-    _show(open_table(path, storage_option).restore(instant, dry_run=dry_run), as_json=as_json)
+    _show(open_table(path, storage_option, option).restore(instant, dry_run=dry_run), as_json=as_json)
 
 
 def _show(result: Any, *, as_json: bool) -> None:

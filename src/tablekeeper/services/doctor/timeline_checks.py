@@ -107,7 +107,7 @@ def check_lock(view: TableView) -> Iterator[Finding]:
             f"Held by {holder}." + (" Its lease is over, or its process is dead." if holder.is_lapsed else ""),
             "The next writer takes it over by itself."
             if holder.is_lapsed
-            else "Commits hold it for moments only. If its process is gone for certain, delete this one file.",
+            else "Commits hold it for moments only. If its process is gone for certain, delete this one lock.",
         )
     scheme = environment.storage.spec.uri.partition("://")[0]
     provider = environment.lock_settings.known_provider()
