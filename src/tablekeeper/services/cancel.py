@@ -52,7 +52,7 @@ class CancelResult:
     def to_dict(self) -> dict[str, Any]:
         return {"instant": self.instant.value, "outcome": self.outcome, "reason": self.reason}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         says = {
             "removed": "is off the timeline",
             "completed": "was already completed, and stays",

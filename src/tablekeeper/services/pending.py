@@ -56,7 +56,7 @@ class PendingPlanView:
             "called_off": self.called_off,
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         kind = ", ".join(
             name for name, is_so in (("mutable", self.flags.mutable), ("cancellable", self.flags.cancellable)) if is_so
         )

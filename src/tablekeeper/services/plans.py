@@ -277,7 +277,7 @@ class ServiceResult:
             "notes": list(self.notes),
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"{self.service} {self.instant} {self.outcome}: {self.file_groups} file groups, {self.rows:,} rows, "
             f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, {self.seconds:.2f} s"

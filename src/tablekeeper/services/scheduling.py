@@ -64,7 +64,7 @@ class ScheduledPlan:
             "cancellable": self.flags.cancellable,
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"{self.service} {self.instant} scheduled: {self.file_groups} file groups in {len(self.partitions)} "
             f"partitions, {self.bytes:,} bytes to read"

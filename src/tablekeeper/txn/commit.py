@@ -108,8 +108,16 @@ def begin_write(
 
 
 def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups: Iterable[FileGroupId]) -> None:
-    """Go inflight, and say there which file groups the write touches, as Java does: plans that yield look there."""
-    stats = tuple(WriteStat(group=group, path="", size=0) for group in sorted(set(file_groups)))
+    """Go inflight, and say there which file groups the write touches, as Java does: plans that yield look there.
+
+    Raises `ConflictError` if a clustering that takes no updates was planned on one of them before the write began: the
+    commit would fail, and all the work before it would be in vain.
+    """
+    groups = frozenset(file_groups)
+    own = OwnWrite(write.inflight.requested_at, WriteKind.INGESTION, groups)
+    clusterings = Timeline(tuple(i for i in write.at_start.pending if i.action is Action.CLUSTERING))
+    Rivals(environment, own, NothingUnseen()).refuse_conflict(clusterings)
+    stats = tuple(WriteStat(group=group, path="", size=0) for group in sorted(groups))
     content = encode_commit_metadata(CommitMetadata(write.operation, stats))
     requested = Instant(write.inflight.requested_at, write.inflight.action, State.REQUESTED)
     write.heartbeat.check()
