@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tablekeeper.errors import InvalidRequestError
+from tablekeeper.format.plans import decode_clean_plan
 from tablekeeper.model import (
     Action,
     BaseFile,
@@ -25,7 +26,7 @@ from tablekeeper.model import (
 )
 from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_instant, load_partitions_by_listing
 from tablekeeper.snapshot.slices import decode_partition_files
-from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
+from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
@@ -166,11 +167,16 @@ def _refuse_completed(environment: TableEnvironment, timeline: Timeline, current
             f"{name}: the plan {_named(blocking)} counts on its files. Restore to a savepoint instead, which takes the "
             "plan back too."
         )
-    _refuse_cleaned(environment, current, metadata)
+    _refuse_cleaned(environment, timeline, current, metadata)
 
 
-def _refuse_cleaned(environment: TableEnvironment, current: Instant, metadata: CommitMetadata) -> None:
-    """What the commit merged or replaced has to be there still: it is what readers will see again."""
+def _refuse_cleaned(
+    environment: TableEnvironment, timeline: Timeline, current: Instant, metadata: CommitMetadata
+) -> None:
+    """What the commit merged or replaced has to be there still: it is what readers will see again.
+
+    A clean that is not finished will be: what it is to delete counts as gone.
+    """
     needed: dict[FileGroupId, RequestedTime | None] = {
         stat.group: RequestedTime(stat.previous_commit)
         for stat in metadata.stats
@@ -181,8 +187,9 @@ def _refuse_cleaned(environment: TableEnvironment, current: Instant, metadata: C
     partitions = sorted({group.partition for group in needed})
     listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
     there: dict[FileGroupId, set[RequestedTime]] = {}
+    going = _load_files_of_cleans(environment, timeline)
     for partition, names in listing.items():
-        for file in _files(partition, names):
+        for file in _files(partition, [entry for entry in names if join_path(partition, entry[0]) not in going]):
             there.setdefault(file.group, set()).add(file.instant)
     for group, previous in needed.items():
         left = there.get(group, set()) - {current.requested_at}
@@ -191,6 +198,21 @@ def _refuse_cleaned(environment: TableEnvironment, current: Instant, metadata: C
                 f"{environment.config.name}, {current}: what it replaced in file group {group} has been cleaned away, "
                 "so that a rollback would lose rows. Write the rows that you want instead."
             )
+
+
+def _load_files_of_cleans(environment: TableEnvironment, timeline: Timeline) -> frozenset[str]:
+    """Files that unfinished cleans are to delete."""
+    found: set[str] = set()
+    for clean in timeline.pending:
+        if clean.action is not Action.CLEAN:
+            continue
+        requested = Instant(clean.requested_at, Action.CLEAN, State.REQUESTED)
+        content = load_content(environment.storage, environment.config, requested)
+        if content:
+            plan = decode_clean_plan(content, file=instant_path(environment.config, requested))
+            for partition, files in plan.files.items():
+                found.update(join_path(partition, file.path.rpartition("/")[2]) for file in files)
+    return frozenset(found)
 
 
 def _load_files_by_name(environment: TableEnvironment, instant: RequestedTime) -> frozenset[str]:

@@ -14,18 +14,15 @@ from typing import Any
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError
 from tablekeeper.format.plans import (
     SavepointMetadata,
-    decode_clean_metadata,
-    decode_clean_plan,
     encode_savepoint_metadata,
 )
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.snapshot.listing import load_files_by_listing
+from tablekeeper.snapshot.retention import load_readable_from
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import (
     Timeline,
     complete_instant,
-    instant_path,
-    load_content,
     load_timeline,
     remove_instant_files,
     start_inflight,
@@ -202,7 +199,7 @@ def _commit_to_save(environment: TableEnvironment, timeline: Timeline, instant: 
             f"{name} has no completed commit {instant} on its active timeline. `tablekeeper timeline` lists them."
         )
     oldest = _oldest_kept(environment, timeline)
-    if oldest is not None and found.requested_at < oldest:
+    if oldest is not None and (found.requested_at < oldest or _may_miss_files(timeline, found, oldest)):
         raise InvalidRequestError(
             f"{name}: files of {instant} may have been cleaned, because cleans keep commits from {oldest} on. "
             "Choose a later commit."
@@ -211,27 +208,27 @@ def _commit_to_save(environment: TableEnvironment, timeline: Timeline, instant: 
 
 
 def _oldest_kept(environment: TableEnvironment, timeline: Timeline) -> RequestedTime | None:
-    """The oldest commit whose files the newest clean left alone, also one that is not finished."""
-    cleans = [i for i in timeline if i.action is Action.CLEAN]
-    if not cleans:
-        return None
-    clean = cleans[-1]
-    requested = Instant(clean.requested_at, Action.CLEAN, State.REQUESTED)
-    file = clean if clean.is_completed else requested
-    path = instant_path(environment.config, file)
+    """The oldest commit whose files all cleans left alone, also those that are not finished."""
+    kept = [_kept_by(environment, timeline, i) for i in timeline if i.action is Action.CLEAN]
+    return max(kept, default=None)
+
+
+def _kept_by(environment: TableEnvironment, timeline: Timeline, clean: Instant) -> RequestedTime:
     try:
-        content = load_content(environment.storage, environment.config, file)
+        moment = load_readable_from(environment.storage, environment.config, clean)
     except NotFoundError:
         return clean.requested_at
-    if clean.is_completed:
-        text = decode_clean_metadata(content, file=path).earliest_commit_to_retain
-    else:
-        kept = decode_clean_plan(content, file=path).earliest_instant_to_retain
-        text = kept.timestamp if kept is not None else ""
-    if text.isdigit():
-        return RequestedTime(text)
+    if moment is not None:
+        return moment
     before = [i.requested_at for i in timeline.completed_writes if i.requested_at <= clean.requested_at]
     return before[-1] if before else clean.requested_at
+
+
+def _may_miss_files(timeline: Timeline, commit: Instant, oldest: RequestedTime) -> bool:
+    """Whether a write that completed after `commit` is so old that cleans took what it replaced for unneeded."""
+    later = timeline.completed_writes_by_completion
+    later = later[later.index(commit) + 1 :]
+    return any(i.requested_at <= oldest for i in later)
 
 
 def _load_files(environment: TableEnvironment, timeline: Timeline, commit: Instant) -> dict[str, tuple[str, ...]]:

@@ -46,7 +46,10 @@ def load_readable_from(storage: Storage, config: TableConfig, clean: Instant) ->
         metadata = decode_clean_metadata(content, file=instant_path(config, clean))
         return _moment(metadata.earliest_commit_to_retain, metadata.extra_metadata)
     requested = Instant(clean.requested_at, clean.action, State.REQUESTED)
-    plan = decode_clean_plan(load_content(storage, config, requested), file=instant_path(config, requested))
+    content = load_content(storage, config, requested)
+    if not content:
+        return None
+    plan = decode_clean_plan(content, file=instant_path(config, requested))
     retained = plan.earliest_instant_to_retain
     return _moment(retained.timestamp if retained is not None else "", plan.extra_metadata)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from tablekeeper.errors import PlanHeldError
 from tablekeeper.format.plans import CleanPlan, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.scheduling import process_name
 from tablekeeper.timeline import instant_path, load_content, load_timeline, remove_instant_files, start_inflight
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
-from tablekeeper.txn.locks.processes import LinuxProcesses
 
 __all__ = ["Taken", "begin_taken", "take_clean"]
 
@@ -62,13 +62,12 @@ def begin_taken(
 ) -> Taken:
     """Start the heartbeat, then the clean that `create` gives. The caller holds the table lock."""
     storage, config = environment.storage, environment.config
-    me = LinuxProcesses().me()
     heartbeat = start_heartbeat(
         storage,
         clean,
         settings=environment.heartbeat_settings,
         runtime=environment.runtime,
-        owner=f"{me.host}:{me.pid}",
+        owner=process_name(),
     )
     try:
         instant = create()

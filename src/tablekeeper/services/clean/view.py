@@ -164,13 +164,14 @@ def _why_all(timeline: Timeline, settings: CleanSettings, last: LastClean | None
         return "there is no completed clean on the timeline" if settings.incremental else off
     if last.savepoints - {i.requested_at.value for i in savepoints_of(timeline)}:
         return "a savepoint that the last clean spared has been deleted"
-    if settings.policy is CleanPolicy.VERSIONS:
-        is_enough = last.versions is not None and last.versions <= settings.versions
-        return "" if is_enough else "the last clean did not keep as few file versions"
-    if last.retained is None:
+    if settings.policy is CleanPolicy.VERSIONS and (last.versions is None or last.versions > settings.versions):
+        return "the last clean did not keep as few file versions"
+    since = last.instant.requested_at if settings.policy is CleanPolicy.VERSIONS else last.retained
+    if since is None:
         return "the last clean does not say which commits it retained"
-    is_archived = timeline.is_archived(last.retained)
-    return f"the last clean retained commits from {last.retained} on, which is archived" if is_archived else ""
+    return (
+        f"commits since {since}, from where the last clean goes on, are archived" if timeline.is_archived(since) else ""
+    )
 
 
 def find_last_clean(timeline: Timeline) -> Instant | None:

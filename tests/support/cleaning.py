@@ -1,0 +1,47 @@
+"""Cleans of a table, without the options of a caller in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tablekeeper as tk
+from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
+from tablekeeper.model import Instant, Operation, RequestedTime
+from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, schedule_clean
+from tablekeeper.txn.environment import TableEnvironment
+from tests.support.table_builder import rows_of
+
+__all__ = ["by_hours", "by_versions", "clean", "environment_of", "explain", "keep", "rows_by_moment", "schedule"]
+
+
+def keep(commits: int, **more: Any) -> CleanSettings:
+    return CleanSettings(commits=commits, **more)
+
+
+def by_versions(count: int, **more: Any) -> CleanSettings:
+    return CleanSettings(policy=CleanPolicy.VERSIONS, versions=count, **more)
+
+
+def by_hours(count: int, **more: Any) -> CleanSettings:
+    return CleanSettings(policy=CleanPolicy.HOURS, hours=count, **more)
+
+
+def environment_of(table: tk.Table) -> TableEnvironment:
+    return table.load_write(Operation.DELETE_PARTITION, None).environment
+
+
+def clean(table: tk.Table, settings: CleanSettings, **more: Any) -> CleanResult | None:
+    return execute_clean(environment_of(table), settings, **more)
+
+
+def schedule(table: tk.Table, settings: CleanSettings) -> Instant | None:
+    return schedule_clean(environment_of(table), settings)
+
+
+def explain(table: tk.Table, settings: CleanSettings) -> CleanExplanation:
+    return explain_clean(environment_of(table), settings)
+
+
+def rows_by_moment(table: tk.Table, moments: list[RequestedTime]) -> dict[str, list[tuple[Any, ...]]]:
+    """What a reader sees as of each of these moments."""
+    return {moment.value: rows_of(table.read(as_of=moment.value), "id", "fare") for moment in moments}
