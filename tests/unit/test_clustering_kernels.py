@@ -96,6 +96,28 @@ def test_rows_come_out_in_order_with_nulls_first(builder: TableBuilder, memory: 
     assert not [file.path for file in storage.walk(task.context.staging)]
 
 
+@pytest.mark.parametrize("memory", [1 << 28, 1 << 14], ids=["in memory", "through files"])
+def test_texts_that_repeat_come_out_as_they_went_in(builder: TableBuilder, memory: int) -> None:
+    """They travel as dictionaries, which differ between files, and logs have none."""
+    schema = TRIPS.append(pa.field("kind", pa.string()))
+    table = builder.create(schema=schema, table_type="mor", options={"hoodie.parquet.small.file.limit": 0})
+    for turn in range(3):
+        kinds = [None, "", f"only in {turn}", "everywhere"]
+        rows = [(f"{n:05}", "sf", n, float(n % 7), kinds[n % 4]) for n in range(turn, 9000, 3)]
+        table.insert(trips(*rows, schema=schema))
+    table.upsert(trips(*((f"{n:05}", "sf", 10**6, 1.0, "changed") for n in range(0, 2000, 7)), schema=schema))
+    storage = builder.storage(table)
+    task = _task(storage, schema=schema, settings={"task_memory_bytes": memory, "row_group_bytes": 1 << 14}, outputs=2)
+
+    written = _written(storage, cluster_group(task))
+
+    assert rows_of(pa.concat_tables(written).select(schema.names)) == rows_of(table.read())
+    assert {part.schema.field("kind").type for part in written} == {pa.string()}
+    stored = pq.read_metadata(io.BytesIO(storage.read(task.slices[0].base.path))).row_group(0).column(9)
+    assert stored.path_in_schema == "kind"
+    assert stored.total_uncompressed_size < 4 * stored.num_values, "the column is not one that repeats"
+
+
 @pytest.mark.parametrize("layout", [Layout.ZORDER, Layout.HILBERT])
 @pytest.mark.parametrize("memory", [1 << 28, 1 << 14], ids=["in memory", "through files"])
 def test_a_curve_brings_rows_together_that_are_near_in_both_columns(

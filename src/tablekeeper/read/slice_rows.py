@@ -6,7 +6,7 @@ group and the slice's changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -151,12 +151,16 @@ class SliceMerge:
         self.removed += winners.removed
 
 
-def open_base_file(store: StorageHandle, base: BaseFile) -> pq.ParquetFile:
-    """Open a base file; damage is reported with the file's name."""
+def open_base_file(store: StorageHandle, base: BaseFile, *, dictionaries: Collection[str] = ()) -> pq.ParquetFile:
+    """Open a base file; damage is reported with the file's name.
+
+    Text columns named in `dictionaries` are read as dictionaries, without spelling out values that repeat.
+    """
     # Arrow keeps what it has buffered ahead until the file is closed: worth it where reads are requests over a network.
     is_local = store.storage.spec.uri.startswith(("file:", "memory:"))
     try:
-        return pq.ParquetFile(store.storage.open_input(base.path), pre_buffer=not is_local)
+        stream = store.storage.open_input(base.path)
+        return pq.ParquetFile(stream, pre_buffer=not is_local, read_dictionary=sorted(dictionaries))
     except NotFoundError as error:
         raise vanished_file(base.path) from error
     except (pa.ArrowInvalid, OSError) as error:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tablekeeper.config.clustering_order import ClusteringOrder, Layout, OutputLayout
 from tablekeeper.errors import InvalidRequestError
@@ -18,6 +19,7 @@ from tablekeeper.model import BaseFile, FileGroupId, FileSlice
 from tablekeeper.read.slice_rows import SliceTask, open_base_file, read_row_group, read_slice
 from tablekeeper.record.columns import column_type, column_values
 from tablekeeper.record.evolution import conform
+from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.space_curves import SAMPLE_ROWS, SpaceCurve, fit_curve
 from tablekeeper.txn.cancel_requests import CancelWatch
 from tablekeeper.write.base_files import BaseFileWriter
@@ -32,6 +34,9 @@ __all__ = ["ClusterTask", "cluster_group", "refuse_bad_order"]
 _REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 # A file that is full takes the rest of its share all the same if that is less than this part of it.
 _CRUMB_SHARE = 8
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+# A column whose values take less than this in a file, dictionary and all, repeats a lot.
+_SMALL_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +55,18 @@ class ClusterTask:
 def cluster_group(task: ClusterTask) -> list[WrittenFile]:
     """Kernel: rewrite one clustering group."""
     settings = task.context.settings
-    files = _OutputFiles(task)
+    dictionaries = _repeating_columns(task)
+    files = _OutputFiles(task, dictionaries)
     try:
         if not task.layout.order.columns:
-            for rows in _rows(task):
+            for rows in _rows(task, dictionaries):
                 files.write(rows)
             return files.finish()
         keys = _Keys(task)
         with RowSorter(
             task.context, keys, budget_bytes=settings.task_memory_bytes, chunk_bytes=settings.row_group_bytes
         ) as sorter:
-            for rows in _rows(task):
+            for rows in _rows(task, dictionaries):
                 sorter.add(rows)
             files.expect(sorter.rows)
             for chunk in sorter.chunks():
@@ -83,23 +89,75 @@ def refuse_bad_order(order: ClusteringOrder, schema: pa.Schema) -> None:
         fit_curve([schema.empty_table().column(0)] * len(order.columns), is_hilbert=False)
 
 
-def _rows(task: ClusterTask) -> Iterator[pa.Table]:
+def _rows(task: ClusterTask, dictionaries: frozenset[str]) -> Iterator[pa.Table]:
     """All rows of all slices, merged with their logs, without the columns that the writer fills."""
-    context = task.context
-    output = pa.schema([field for field in context.file_schema if field.name not in _REWRITTEN_COLUMNS])
     for file_slice in task.slices:
         task.watch.check()
-        slice_task = SliceTask(
-            store=context.store,
-            file_slice=file_slice,
-            schema=context.file_schema,
-            output=output,
-            rule=context.rule,
-            key=context.key,
-        )
-        for batch in read_slice(slice_task):
+        plain = None if file_slice.logs or file_slice.base is None else file_slice.base
+        rows = _plain_rows(task, plain, dictionaries) if plain is not None else None
+        yield from rows if rows is not None else _merged_rows(task, file_slice, dictionaries)
+
+
+def _plain_rows(task: ClusterTask, base: BaseFile, dictionaries: frozenset[str]) -> Iterator[pa.Table] | None:
+    """The rows of a base file as they are; None if it has another schema than the table has now."""
+    file = open_base_file(task.context.store, base, dictionaries=dictionaries)
+    schema = _schema(task, dictionaries)
+    stored = file.schema_arrow
+    if not all(field.name in stored.names and stored.field(field.name).type == field.type for field in schema):
+        file.close()
+        return None
+    return _row_groups(task, base, file, schema)
+
+
+def _row_groups(task: ClusterTask, base: BaseFile, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    with file:
+        for group in range(file.num_row_groups):
             task.watch.check()
-            yield pa.Table.from_batches([batch])
+            rows = read_row_group(file, group, columns=schema.names, file=base.path)
+            yield conform(rows, schema)
+
+
+def _merged_rows(task: ClusterTask, file_slice: FileSlice, dictionaries: frozenset[str]) -> Iterator[pa.Table]:
+    context = task.context
+    slice_task = SliceTask(
+        store=context.store,
+        file_slice=file_slice,
+        schema=context.file_schema,
+        output=_schema(task, frozenset()),
+        rule=context.rule,
+        key=context.key,
+    )
+    for batch in read_slice(slice_task):
+        task.watch.check()
+        rows = pa.Table.from_batches([batch])
+        for name in dictionaries:
+            encoded = rows.column(name).dictionary_encode()
+            rows = rows.set_column(rows.schema.get_field_index(name), name, encoded)
+        yield rows
+
+
+def _schema(task: ClusterTask, dictionaries: frozenset[str]) -> pa.Schema:
+    """The columns of rows on their way, as they are in files but for those that are written anew."""
+    fields = [field for field in task.context.file_schema if field.name not in _REWRITTEN_COLUMNS]
+    return pa.schema([field.with_type(_DICTIONARY) if field.name in dictionaries else field for field in fields])
+
+
+def _repeating_columns(task: ClusterTask) -> frozenset[str]:
+    """Text columns whose values repeat so much that they are better moved as dictionaries, by the first base file."""
+    base = next((file_slice.base for file_slice in task.slices if file_slice.base is not None), None)
+    if base is None:
+        return frozenset()
+    with open_base_file(task.context.store, base) as file:
+        metadata = file.metadata
+    kept = {KEY_COLUMN, *(path.split(".")[0] for path in task.layout.order.columns)}
+    texts = {field.name for field in _schema(task, frozenset()) if pa.types.is_string(field.type)} - kept
+    small: dict[str, bool] = {}
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            is_small = column.has_dictionary_page and column.total_uncompressed_size <= _SMALL_BYTES * column.num_values
+            small[column.path_in_schema] = small.get(column.path_in_schema, True) and is_small
+    return frozenset(name for name in texts if small.get(name, False))
 
 
 class _Keys:
@@ -152,8 +210,9 @@ def _columns_of(task: ClusterTask, base: BaseFile, schema: pa.Schema) -> Iterato
 class _OutputFiles:
     """The files that a task writes, one after the other, each a new file group."""
 
-    def __init__(self, task: ClusterTask) -> None:
+    def __init__(self, task: ClusterTask, dictionaries: frozenset[str]) -> None:
         self._task = task
+        self._dictionaries = dictionaries
         self._uuid = task.context.runtime.ids.uuid()
         self._rows_a_file: int | None = None
         self._taken = 0
@@ -212,6 +271,7 @@ class _OutputFiles:
             task=self._task.number,
             expected_rows=self._rows_a_file,
             keeps_commit_times=self._task.preserves_metadata,
+            dictionaries=self._dictionaries,
         )
         return self._writer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -27,7 +28,7 @@ _COMMIT_TIME = "_hoodie_commit_time"
 _PARTITION_PATH = "_hoodie_partition_path"
 _FILE_NAME = "_hoodie_file_name"
 _LEAST_BLOOM_ENTRIES = 100
-_CONSTANT = pa.dictionary(pa.int32(), pa.string())
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 _SAMPLE_ROWS = 4096
 _REPEATING_SHARE = 0.5
 
@@ -38,7 +39,7 @@ class BaseFileWriter:
     Rows are gathered until they fill a row group. Meta columns with one value for the whole file (its name, its
     partition, and in a new file the commit time, unless it `keeps_commit_times` of rows that were written before) are
     added here, as dictionaries of one entry. With `expected_rows` the bloom filter grows along; without, keys are kept
-    until their number is known.
+    until their number is known. Text columns named in `dictionaries` come as dictionaries.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class BaseFileWriter:
         replaces: str | None = None,
         expected_rows: int | None = None,
         keeps_commit_times: bool = False,
+        dictionaries: Collection[str] = (),
     ) -> None:
         self.group = group
         self.name = encode_base_name(
@@ -64,7 +66,7 @@ class BaseFileWriter:
         self._constants = {_PARTITION_PATH: group.partition, _FILE_NAME: self.name}
         if replaces is None and not keeps_commit_times:
             self._constants[_COMMIT_TIME] = context.instant
-        self._schema = _with_constants(context.file_schema, self._constants)
+        self._schema = _with_dictionaries(context.file_schema, {*self._constants, *dictionaries})
         self._min_key: str | None = None
         self._max_key: str | None = None
         self._keys: list[pa.ChunkedArray] = []
@@ -199,8 +201,8 @@ class BaseFileWriter:
             self._keys.append(keys)
 
 
-def _with_constants(schema: pa.Schema, constants: dict[str, str]) -> pa.Schema:
-    return pa.schema([field.with_type(_CONSTANT) if field.name in constants else field for field in schema])
+def _with_dictionaries(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([field.with_type(_DICTIONARY) if field.name in names else field for field in schema])
 
 
 def _repeating_columns(sample: pa.Table) -> list[str]:
