@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 from bench.spark_session import aggregate_frame, hudi_jar, start_session
-from bench.workload import UPDATES, Job, main
+from bench.workload import UPDATES, Job, java_logs, main
 
 __all__ = ["run"]
 
@@ -72,6 +73,8 @@ def _merge_on_read(job: Job, spark: Any, base: Any, path: str) -> None:
     if job.wants("mor_read"):
         with job.step("mor_read") as check:
             check(aggregate_frame(_read(spark, path)))
+    if job.wants("compact_java_logs"):
+        shutil.copytree(path, java_logs(job.tables))
     for operation, step in (("schedule", "compact_schedule"), ("run", "compact_run")):
         if job.wants(step):
             with job.step(step):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tablekeeper as tk
+from bench.our_services import compact, compact_java_logs
 from bench.workload import UPDATES, Job, aggregate, load, main
 
 __all__ = ["run"]
@@ -34,6 +35,9 @@ def run(job: Job) -> None:
             with job.step(f"mor_upsert_{number}"):
                 mor.upsert(update)
     _read(job, mor, "mor_read")
+    compact(job, mor)
+    _read(job, mor, "mor_read_compacted")
+    compact_java_logs(job, lambda path: tk.Table.open(path, engine="local"))
 
 
 def _create(job: Job, name: str, table_type: str, schema: Any) -> Any:

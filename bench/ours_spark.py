@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tablekeeper as tk
+from bench.our_services import compact, compact_java_logs
 from bench.spark_session import aggregate_frame, start_session
 from bench.workload import UPDATES, Job, main
 
@@ -35,6 +36,9 @@ def run(job: Job) -> None:
             with job.step(f"mor_upsert_{number}"):
                 mor.upsert(spark.read.parquet(str(job.data / f"update{number}")))
     _read(job, mor, "mor_read")
+    compact(job, mor)
+    _read(job, mor, "mor_read_compacted")
+    compact_java_logs(job, lambda path: tk.Table.open(path, spark=spark))
     spark.stop()
 
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-__all__ = ["PARTITIONS", "STEPS", "UPDATES", "Check", "Job", "aggregate", "generate", "load", "main"]
+__all__ = ["PARTITIONS", "STEPS", "UPDATES", "Check", "Job", "aggregate", "generate", "java_logs", "load", "main"]
 
 PARTITIONS = 10
 UPDATES = (1, 2, 3)
@@ -40,6 +40,7 @@ STEPS = (
     "compact_schedule",
     "compact_run",
     "mor_read_compacted",
+    "compact_java_logs",
     "cluster",
     "cow_read_clustered",
 )
@@ -130,6 +131,11 @@ def generate(rows: int, home: Path) -> Path:
 def load(directory: Path) -> pa.Table:
     """All rows of one input, in memory."""
     return ds.dataset(directory, format="parquet").to_table()
+
+
+def java_logs(tables: Path) -> Path:
+    """Where the Java contender leaves a copy of its MOR table as it is before the compaction, with Avro logs."""
+    return tables.parent / "java" / "mor_with_logs"
 
 
 def aggregate(table: pa.Table) -> Check:
