@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tablekeeper.config.archive_settings import ArchiveSettings, CleanPolicy
+from tablekeeper.config.archive_settings import ArchiveSettings
+from tablekeeper.config.clean_settings import CleanPolicy
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
@@ -16,7 +17,7 @@ from tablekeeper.timeline import Timeline
 
 __all__: list[str] = []
 
-KEEP = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.FILE_VERSIONS, compact_after=None)
+KEEP = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, compact_after=None)
 
 
 def at(number: int) -> RequestedTime:
@@ -114,7 +115,7 @@ def test_the_first_savepoint_and_everything_after_it_stays(is_completed: bool) -
 
 
 def test_delta_commits_that_trigger_the_next_compaction_stay() -> None:
-    settings = ArchiveSettings(keep_min=1, keep_max=2, clean_policy=CleanPolicy.FILE_VERSIONS, compact_after=4)
+    settings = ArchiveSettings(keep_min=1, keep_max=2, clean_policy=CleanPolicy.VERSIONS, compact_after=4)
     deltas = commits(1, 9, Action.DELTA_COMMIT)
     assert numbers(plan_archive(view(deltas, is_mor=True), settings)) == [1, 2, 3, 4, 5]
     assert numbers(plan_archive(view(deltas), settings)) == list(range(1, 9))
@@ -122,7 +123,7 @@ def test_delta_commits_that_trigger_the_next_compaction_stay() -> None:
 
 def test_with_few_delta_commits_the_last_compaction_stays() -> None:
     settings = ArchiveSettings(
-        keep_min=1, keep_max=2, clean_policy=CleanPolicy.FILE_VERSIONS, compact_after=9, keep_last_plans=False
+        keep_min=1, keep_max=2, clean_policy=CleanPolicy.VERSIONS, compact_after=9, keep_last_plans=False
     )
     actions = [*commits(1, 3, Action.DELTA_COMMIT), done(4), *commits(5, 7, Action.DELTA_COMMIT)]
     assert numbers(plan_archive(view(actions, is_mor=True), settings)) == [1, 2, 3]
@@ -165,9 +166,19 @@ def test_commits_that_completed_after_the_last_compaction_of_the_metadata_table_
 def test_the_metadata_table_keeps_what_the_active_timeline_of_its_table_begins_with() -> None:
     table = Timeline.of([*(action.instant for action in commits(4, 9)), pending(10)])
     settings = KEEP.for_metadata_table()
-    plan = plan_archive(view(commits(1, 12, Action.DELTA_COMMIT), data_timeline=table), settings)
+    deltas = [*commits(1, 10, Action.DELTA_COMMIT), done(11), done(12, Action.DELTA_COMMIT)]
+    plan = plan_archive(view(deltas, data_timeline=table), settings)
     assert numbers(plan) == [1, 2, 3]
     assert (plan.keep_min, plan.keep_max) == (4, 6)
+
+
+def test_the_metadata_table_keeps_what_it_has_not_compacted() -> None:
+    table = Timeline.of([done(20).instant])
+    settings = KEEP.for_metadata_table()
+    deltas = commits(1, 12, Action.DELTA_COMMIT)
+    assert numbers(plan_archive(view(deltas, data_timeline=table), settings)) == []
+    deltas[3] = done(4)
+    assert numbers(plan_archive(view(deltas, data_timeline=table), settings)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("service", [Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING])
@@ -181,15 +192,21 @@ def test_the_last_plan_of_each_service_stays_within_reason(service: Action) -> N
     assert planned(12) == list(range(1, 10))
 
 
+def test_a_commit_that_began_before_the_last_plan_and_completed_after_it_stays_with_it() -> None:
+    late = Instant(at(10), Action.COMMIT, State.COMPLETED, CompletionTime(at(33).value))
+    actions = [done(0), ActiveAction(late, (late,)), done(2), done(3, begun_as=Action.COMPACTION), *commits(4, 8)]
+    assert numbers(plan_archive(view(actions), KEEP)) == [0]
+
+
 def test_the_last_plan_goes_like_any_other_if_the_settings_say_so() -> None:
     actions = [done(1), done(2, begun_as=Action.COMPACTION), *commits(3, 9)]
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.FILE_VERSIONS, keep_last_plans=False)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, keep_last_plans=False)
     assert numbers(plan_archive(view(actions), settings)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_the_last_clean_retained_stays_on_request() -> None:
     clean = RetainedByClean(at(95), earliest=at(30))
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.FILE_VERSIONS, stop_at_clean=True)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, stop_at_clean=True)
     assert numbers(plan_archive(view(commits(1, 9), last_clean=clean), settings)) == [1, 2]
 
 
@@ -220,7 +237,7 @@ def test_a_pending_write_moves_what_the_next_clean_retains_back() -> None:
 
 
 def test_one_run_moves_a_bounded_number_of_instants_and_bytes_and_says_what_is_left() -> None:
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.FILE_VERSIONS, max_instants=4)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, max_instants=4)
     plan = plan_archive(view(commits(1, 20)), settings)
     assert numbers(plan) == [1, 2, 3, 4]
     assert plan.left == 13
@@ -246,7 +263,7 @@ def test_settings_come_from_options_and_have_javas_defaults() -> None:
         ({"hoodie.keep.min.commits": "0"}, "less than 1"),
         ({"hoodie.timeline.compaction.batch.size": "1"}, "less than 2"),
         ({"hoodie.keep.max.commits": "many"}, "not a whole number"),
-        ({"hoodie.clean.policy": "KEEP_NOTHING"}, "not one of"),
+        ({"hoodie.clean.policy": "KEEP_NOTHING"}, "KEEP_NOTHING"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, str], message: str) -> None:

@@ -9,17 +9,18 @@ these look for on the timeline; those keys belong to their services and are only
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
+from tablekeeper.config.keys import AUTOMATIC_ARCHIVE
+from tablekeeper.config.service_options import COMPACTION_KEYS, SERVICE_OPTIONS
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
-__all__ = ["ARCHIVE_OPTIONS", "ArchiveSettings", "CleanPolicy"]
+__all__ = ["ARCHIVE_OPTIONS", "ArchiveSettings"]
 
 _KEEP_MIN = "hoodie.keep.min.commits"
 _KEEP_MAX = "hoodie.keep.max.commits"
-_AUTOMATIC = "hoodie.archive.automatic"
 _BEYOND_SAVEPOINT = "hoodie.archive.beyond.savepoint"
 _STOP_AT_CLEAN = "hoodie.archive.block.on.latest.clean.ectr"
 _BATCH = "hoodie.commits.archival.batch"
@@ -29,18 +30,13 @@ _MANIFESTS = "hoodie.timeline.manifest.retained.versions"
 _KEEP_PLANS = "tablekeeper.archive.keep.last.plans"
 _RUN_INSTANTS = "tablekeeper.archive.max.instants"
 
-_CLEAN_POLICY = "hoodie.clean.policy"
-_CLEAN_COMMITS = "hoodie.clean.commits.retained"
-_CLEAN_HOURS = "hoodie.clean.hours.retained"
-_COMPACT_AFTER = "hoodie.compact.inline.max.delta.commits"
-_COMPACT_TRIGGER = "hoodie.compact.inline.trigger.strategy"
 _METADATA_COMPACT_AFTER = "hoodie.metadata.compact.max.delta.commits"
 _COUNTING_TRIGGERS = ("NUM_COMMITS", "NUM_AND_TIME")
 
 ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     (_KEEP_MAX, "30", int, "Completed commits on the active timeline from which on the oldest are archived."),
     (_KEEP_MIN, "20", int, "Completed commits that an archive leaves on the active timeline."),
-    (_AUTOMATIC, "true", bool, "Archive after a commit, where inline services are asked for."),
+    (AUTOMATIC_ARCHIVE, "true", bool, "Archive after a commit, where inline services are asked for."),
     (
         _BEYOND_SAVEPOINT,
         "false",
@@ -58,26 +54,12 @@ ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         bool,
         "Keep the last plan of each table service, from which the next is planned, up to twice the most commits.",
     ),
+    (_METADATA_COMPACT_AFTER, "10", int, "Delta commits of the metadata table after which Java compacts it."),
     (_RUN_INSTANTS, "500", int, "Most instants that are archived under one hold of the table lock."),
 )
 """Known options as (name, default, type, meaning)."""
 
-_DEFAULTS = {name: default for name, default, _, _ in ARCHIVE_OPTIONS} | {
-    _CLEAN_POLICY: "KEEP_LATEST_COMMITS",
-    _CLEAN_COMMITS: "10",
-    _CLEAN_HOURS: "24",
-    _COMPACT_AFTER: "5",
-    _COMPACT_TRIGGER: "NUM_COMMITS",
-    _METADATA_COMPACT_AFTER: "10",
-}
-
-
-class CleanPolicy(enum.Enum):
-    """What a clean counts to decide what it retains; the value is Hudi's word."""
-
-    COMMITS = "KEEP_LATEST_COMMITS"
-    FILE_VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
-    HOURS = "KEEP_LATEST_BY_HOURS"
+_DEFAULTS = {name: default for name, default, _, _ in (*ARCHIVE_OPTIONS, *SERVICE_OPTIONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +109,12 @@ class ArchiveSettings:
                 f"option {_BEYOND_SAVEPOINT}: readers, Java's too, lose the rows of commits that are archived behind a "
                 "savepoint. Delete the savepoint to archive what it holds back."
             )
-        counts = _text(options, _COMPACT_TRIGGER).upper() in _COUNTING_TRIGGERS
+        clean = CleanSettings.from_options(options)
+        counts = _text(options, COMPACTION_KEYS.trigger).upper() in _COUNTING_TRIGGERS
         return cls(
             keep_min=_whole(options, _KEEP_MIN),
             keep_max=_whole(options, _KEEP_MAX),
-            automatic=_flag(options, _AUTOMATIC),
+            automatic=_flag(options, AUTOMATIC_ARCHIVE),
             stop_at_clean=_flag(options, _STOP_AT_CLEAN),
             row_group_instants=_whole(options, _BATCH),
             merge_files=_whole(options, _MERGE_FILES),
@@ -139,10 +122,10 @@ class ArchiveSettings:
             manifests_kept=_whole(options, _MANIFESTS),
             keep_last_plans=_flag(options, _KEEP_PLANS),
             max_instants=_whole(options, _RUN_INSTANTS),
-            clean_policy=_clean_policy(options),
-            clean_commits=_whole(options, _CLEAN_COMMITS),
-            clean_hours=_whole(options, _CLEAN_HOURS),
-            compact_after=_whole(options, _COMPACT_AFTER) if counts else None,
+            clean_policy=clean.policy,
+            clean_commits=clean.commits,
+            clean_hours=clean.hours,
+            compact_after=_whole(options, COMPACTION_KEYS.delta_commits) if counts else None,
             metadata_compact_after=_whole(options, _METADATA_COMPACT_AFTER),
         )
 
@@ -172,12 +155,3 @@ def _whole(options: Mapping[str, str], name: str) -> int:
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
     return _text(options, name).lower() == "true"
-
-
-def _clean_policy(options: Mapping[str, str]) -> CleanPolicy:
-    text = _text(options, _CLEAN_POLICY).upper()
-    try:
-        return CleanPolicy(text)
-    except ValueError:
-        known = ", ".join(policy.value for policy in CleanPolicy)
-        raise InvalidRequestError(f"option {_CLEAN_POLICY}: {text!r} is not one of {known}") from None

@@ -24,11 +24,13 @@ from tablekeeper.model import join_path
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
+from tablekeeper.timeline.history import archived_completions
 from tablekeeper.timeline.metadata_layout import (
     FILES,
     METADATA_DIRECTORY,
     load_metadata_file_group,
     load_metadata_timeline,
+    metadata_config,
     plan_metadata_slices,
 )
 
@@ -93,7 +95,12 @@ def _load(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime:
     # In this order: a file whose instant completed after the first listing is not looked at.
     metadata_timeline = load_metadata_timeline(storage, config)
     files = storage.list_files(join_path(METADATA_DIRECTORY, FILES))
-    slices = plan_metadata_slices(files, metadata_timeline=metadata_timeline, data_timeline=timeline)
+    slices = plan_metadata_slices(
+        files,
+        metadata_timeline=metadata_timeline,
+        data_timeline=timeline,
+        archived_completion=archived_completions(storage, metadata_config(config)),
+    )
     if not slices:
         return None
     return MetadataTable(tuple(load_metadata_file_group(storage, each, runtime=runtime) for each in slices))

@@ -2,12 +2,12 @@
 
 Without this check such a moment would read as fewer rows than it had, and nobody would know. Every clean on the
 timeline is asked, because a later one may have kept more than an earlier one; a clean says nothing about moments after
-its own, so that reads of recent moments ask none.
+its own, so that reads of recent moments ask none. Moments before the active timeline ask the archived cleans too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import InvalidRequestError
@@ -15,6 +15,7 @@ from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_content
+from tablekeeper.timeline.history import load_history
 
 __all__ = ["READABLE_FROM_KEY", "load_readable_from", "refuse_cleaned_moment"]
 
@@ -30,9 +31,8 @@ def refuse_cleaned_moment(storage: Storage, config: TableConfig, timeline: Timel
     """
     if _is_savepointed(timeline, as_of):
         return
-    for clean in _begun_after(timeline, as_of):
-        earliest = load_readable_from(storage, config, clean)
-        if earliest is not None and as_of < earliest:
+    for earliest in _load_earliest_moments(storage, config, timeline, as_of):
+        if as_of < earliest:
             raise InvalidRequestError(
                 f"table {config.name} was cleaned: files that only moments before {earliest} need are gone, so that "
                 f"{as_of} cannot be read any more. Ask for a later moment."
@@ -52,6 +52,24 @@ def load_readable_from(storage: Storage, config: TableConfig, clean: Instant) ->
     plan = decode_clean_plan(content, file=instant_path(config, requested))
     retained = plan.earliest_instant_to_retain
     return _moment(retained.timestamp if retained is not None else "", plan.extra_metadata)
+
+
+def _load_earliest_moments(
+    storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime
+) -> Iterator[RequestedTime]:
+    """What each clean after `as_of` left readable, where it says so."""
+    for clean in _begun_after(timeline, as_of):
+        earliest = load_readable_from(storage, config, clean)
+        if earliest is not None:
+            yield earliest
+    if not timeline.is_archived(as_of):
+        return
+    for archived in load_history(storage, config, first=as_of):
+        if archived.instant.action is Action.CLEAN and archived.metadata:
+            metadata = decode_clean_metadata(archived.metadata, file=f"archived {archived.instant}")
+            earliest = _moment(metadata.earliest_commit_to_retain, metadata.extra_metadata)
+            if earliest is not None:
+                yield earliest
 
 
 def _moment(retained: str, extra: Mapping[str, str]) -> RequestedTime | None:

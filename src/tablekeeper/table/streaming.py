@@ -4,8 +4,9 @@ Spark runs a batch again when it stopped between our commit and its own note in 
 checkpoint: its id lies there and is as old as Spark's batch numbers, so that a new checkpoint, which counts from 0
 again, is a new writer.
 
-Batches of one writer come in order. The newest commit of the writer on the active timeline therefore tells all; it is
-looked for from the newest commit backwards, and usually it is the first or second.
+Batches of one writer come in order. The newest commit of the writer therefore tells all; it is looked for from the
+newest commit backwards, and usually it is the first or second. A stream that rested while others wrote finds it
+archived; one that has never written searches the archived timeline in vain, once.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tablekeeper.engine.protocol import Engine, Frame
 from tablekeeper.errors import EmptyWriteError, InvalidRequestError
+from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.model import Operation
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.timeline import load_commit_metadata, load_timeline
+from tablekeeper.timeline.history import iterate_history
 from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["BATCH_KEY", "WRITER_KEY", "BatchWriter", "StreamRequest", "start_stream"]
@@ -67,13 +71,18 @@ class BatchWriter:
 
 
 def load_last_batch(storage: Storage, writer: str) -> int | None:
-    """The newest batch of the writer that was committed, None if the active timeline has none."""
+    """The newest batch of the writer that was committed, None if there is none."""
     config = load_table_config(storage)
     timeline = load_timeline(storage, config)
-    for instant in reversed(timeline.completed_writes_by_completion):
-        extra = load_commit_metadata(storage, config, instant).extra
-        if extra.get(WRITER_KEY) == writer and extra.get(BATCH_KEY, "").isdigit():
-            return int(extra[BATCH_KEY])
+    active = (load_commit_metadata(storage, config, i) for i in reversed(timeline.completed_writes_by_completion))
+    archived = (
+        decode_commit_metadata(each.metadata, file=f"archived {each.instant}")
+        for each in iterate_history(storage, config)
+        if each.instant.action.writes_data and each.metadata
+    )
+    for metadata in chain(active, archived):
+        if metadata.extra.get(WRITER_KEY) == writer and metadata.extra.get(BATCH_KEY, "").isdigit():
+            return int(metadata.extra[BATCH_KEY])
     return None
 
 

@@ -10,14 +10,14 @@ completions has no effect.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.format.hfile import HFileReader
 from tablekeeper.format.log_names import LogName, decode_log_name
 from tablekeeper.format.metadata_log import MetadataFileGroup, decode_metadata_base_name, decode_metadata_log
-from tablekeeper.model import RequestedTime, join_path
+from tablekeeper.model import CompletionTime, RequestedTime, join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import FileInfo, Storage
 from tablekeeper.timeline.load import load_timeline
@@ -34,6 +34,8 @@ __all__ = [
     "metadata_config",
     "plan_metadata_slices",
 ]
+
+ArchivedCompletion = Callable[[RequestedTime], CompletionTime | None]
 
 METADATA_DIRECTORY = ".hoodie/metadata"
 FILES = "files"
@@ -67,9 +69,17 @@ def load_metadata_timeline(storage: Storage, config: TableConfig) -> Timeline:
 
 
 def plan_metadata_slices(
-    files: Iterable[FileInfo], *, metadata_timeline: Timeline, data_timeline: Timeline
+    files: Iterable[FileInfo],
+    *,
+    metadata_timeline: Timeline,
+    data_timeline: Timeline,
+    archived_completion: ArchivedCompletion = lambda _: None,
 ) -> tuple[MetadataSlice, ...]:
-    """The newest slice of each file group among the `files` of one metadata partition, by file id."""
+    """The newest slice of each file group among the `files` of one metadata partition, by file id.
+
+    `archived_completion` is asked for logs older than the active timeline that lie under a newer base file.
+    """
+    completions = _Completions(metadata_timeline, archived_completion)
     pending = {instant.requested_at for instant in data_timeline.pending}
     groups: dict[str, _Candidates] = defaultdict(_Candidates)
     for file in files:
@@ -83,7 +93,7 @@ def plan_metadata_slices(
         instant = RequestedTime(log.instant)
         if metadata_timeline.is_completed(instant) and instant not in pending:
             groups[log.file_id].logs.append((log, file))
-    return tuple(groups[file_id].newest(file_id, metadata_timeline) for file_id in sorted(groups))
+    return tuple(groups[file_id].newest(file_id, completions) for file_id in sorted(groups))
 
 
 def load_metadata_file_group(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> MetadataFileGroup:
@@ -97,6 +107,22 @@ def load_metadata_file_group(storage: Storage, slice_: MetadataSlice, *, runtime
     return MetadataFileGroup(base, blocks, base_file=join_path(slice_.base.path) if slice_.base else "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Completions:
+    """When delta commits completed, on the active timeline or in the history."""
+
+    timeline: Timeline
+    archived: ArchivedCompletion
+
+    def is_on_top(self, log: LogName, base_instant: RequestedTime) -> bool:
+        """A log belongs to the newest base file that was requested before the log's delta commit completed."""
+        instant = RequestedTime(log.instant)
+        if base_instant <= instant:
+            return True
+        completed_at = self.timeline.completion_of(instant) or self.archived(instant)
+        return completed_at is not None and base_instant <= RequestedTime(completed_at.value)
+
+
 @dataclass(slots=True)
 class _Candidates:
     """Committed files of one file group."""
@@ -104,17 +130,10 @@ class _Candidates:
     bases: list[tuple[RequestedTime, FileInfo]] = field(default_factory=list)
     logs: list[tuple[LogName, FileInfo]] = field(default_factory=list)
 
-    def newest(self, file_id: str, timeline: Timeline) -> MetadataSlice:
+    def newest(self, file_id: str, completions: _Completions) -> MetadataSlice:
         instant, base = max(self.bases, key=lambda entry: entry[0], default=(None, None))
-        kept = [entry for entry in self.logs if instant is None or _is_on_top(entry[0], instant, timeline)]
+        kept = [entry for entry in self.logs if instant is None or completions.is_on_top(entry[0], instant)]
         return MetadataSlice(file_id, base, _in_merge_order(kept), instant)
-
-
-def _is_on_top(log: LogName, base_instant: RequestedTime, timeline: Timeline) -> bool:
-    """A log belongs to the newest base file that was requested before the log's delta commit completed."""
-    completed_at = timeline.completion_of(RequestedTime(log.instant))
-    limit = log.instant if completed_at is None else completed_at.value
-    return base_instant <= RequestedTime(limit)
 
 
 def _in_merge_order(logs: Sequence[tuple[LogName, FileInfo]]) -> tuple[FileInfo, ...]:

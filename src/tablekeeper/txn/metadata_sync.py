@@ -60,6 +60,7 @@ from tablekeeper.timeline import (
     remove_instant_files,
     start_inflight,
 )
+from tablekeeper.timeline.history import archived_completions
 from tablekeeper.timeline.metadata_layout import (
     COLUMN_STATS,
     FILES,
@@ -213,7 +214,12 @@ def load_listed_files(
     """Which of the files `names`, by partition path, the metadata table lists, the newest delta commits included."""
     timeline = load_metadata_timeline(storage, config)
     files = storage.list_files(join_path(METADATA_DIRECTORY, FILES))
-    slices = plan_metadata_slices(files, metadata_timeline=timeline, data_timeline=Timeline())
+    slices = plan_metadata_slices(
+        files,
+        metadata_timeline=timeline,
+        data_timeline=Timeline(),
+        archived_completion=archived_completions(storage, metadata_config(config)),
+    )
     groups = [load_metadata_file_group(storage, each, runtime=runtime) for each in slices]
     listed: dict[str, frozenset[str]] = {}
     for partition, wanted in names.items() if groups else ():

@@ -10,13 +10,14 @@ A *bound* is an instant at which archiving has to stop, with the reason:
 - the first replace commit whose replaced files the last clean may have left: without it on the active timeline
   they would show again. Whether they are really gone is looked up as well before the commit goes (see `evidence.py`);
 - the first commit that the metadata table has not compacted; with a metadata table that was never compacted, nothing
-  goes at all;
+  goes at all. Nor does anything of the metadata table's own timeline that it has not compacted, or that the table's
+  active timeline has;
 - the first savepoint;
 - on request, what the last clean retained.
 
 Two rules are ours. While a restore is pending nothing is archived. And the last plan of each table service stays,
-because incremental planning starts from it, as long as that keeps the active timeline below twice `keep_max`
-commits; Java lets it go and lists all partitions once.
+with every commit that completed after it, because incremental planning starts from there, as long as that keeps the
+active timeline below twice `keep_max` commits; Java lets it go and lists all partitions once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tablekeeper.config.archive_settings import ArchiveSettings, CleanPolicy
+from tablekeeper.config.archive_settings import ArchiveSettings
+from tablekeeper.config.clean_settings import CleanPolicy
 from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.timeline import Timeline, format_time, parse_time
 
@@ -239,7 +241,7 @@ def _replace_bound(view: ArchiveView, settings: ArchiveSettings) -> Iterator[Bou
         lower = clean.earliest or clean.clean
         # Java's rule for a savepoint that is deleted later: files that the clean spared for its sake are still there.
         saved = _first(sorted(clean.savepoints, key=lambda time: time.order))
-        by_versions = settings.clean_policy is CleanPolicy.FILE_VERSIONS
+        by_versions = settings.clean_policy is CleanPolicy.VERSIONS
         if saved is not None and clean.earliest is not None and not by_versions and saved < clean.earliest:
             lower = saved
         first = _first(time for time in replaces if time >= lower)
@@ -259,18 +261,35 @@ def _metadata_bounds(view: ArchiveView) -> Iterator[Bound]:
             if after:
                 yield Bound(after[0].requested_at, "the metadata table has not compacted this commit yet")
     if view.data_timeline is not None:
+        yield from _compacted_bound(view)
         commits = [i for i in view.data_timeline if i.action.writes_data]
         for instant in (_first_instant(commits), _first_instant(view.data_timeline.pending)):
             if instant is not None:
                 yield Bound(instant.requested_at, "the table's own timeline begins here")
 
 
+def _compacted_bound(view: ArchiveView) -> Iterator[Bound]:
+    """On the timeline of a metadata table: Java reads logs of delta commits that it finds there, and no others."""
+    compaction = _last(i.requested_at for i in view.timeline.completed if i.action is Action.COMMIT)
+    if compaction is None:
+        yield Bound(view.timeline.instants[0].requested_at, "the metadata table was never compacted")
+        return
+    later = (i for i in view.timeline.completed_writes if i.completed_at and i.completed_at.order > compaction.order)
+    first = _first_instant(later)
+    if first is not None:
+        yield Bound(first.requested_at, f"the last compaction ({compaction}) did not hold this delta commit")
+
+
 def _plan_bounds(view: ArchiveView, keep_max: int) -> Iterator[Bound]:
     commits = view.timeline.completed_writes
     for service in _SERVICES:
         last = _last(action.instant.requested_at for action in view.actions if action.begun_as is service)
-        if last is not None and sum(i.requested_at >= last for i in commits) <= 2 * keep_max:
-            yield Bound(last, f"the next {service.value} is planned from this one")
+        if last is None:
+            continue
+        # By completion: a commit that began before the plan and completed after it is what the next one looks at.
+        at = _first(i.requested_at for i in commits if i.completed_at and i.completed_at.order > last.order)
+        if at is not None and sum(i.requested_at >= at for i in commits) <= 2 * keep_max:
+            yield Bound(at, f"the next {service.value} is planned from the last one ({last})")
 
 
 def _first(times: Iterable[RequestedTime]) -> RequestedTime | None:
