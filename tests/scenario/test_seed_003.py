@@ -5,7 +5,7 @@ Times are seconds of one day: T3 is the third second. The timeline and the plans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,13 +16,11 @@ from tablekeeper.format.plans import (
     decode_requested_replace_metadata,
     encode_compaction_plan,
 )
-from tablekeeper.model import Action, FileGroupId, Instant, RequestedTime, State
-from tablekeeper.services.compaction import Compaction
-from tablekeeper.services.compaction_strategies import CompactionStrategy, compaction_strategy
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.compaction_strategies import CompactionStrategy
 from tablekeeper.services.partitions import PlanningWindow, load_touched_partitions
-from tablekeeper.services.plans import Draft, Service, ServiceKind
+from tablekeeper.services.plans import Service, ServiceKind
 from tablekeeper.services.scheduling import ScheduledPlan
-from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.timeline import create_requested, instant_path, load_content, start_inflight
 from tests.support.planning_world import PlanningWorld, group, time_of
 from tests.support.storage_wrappers import CountingStorage
@@ -197,26 +195,11 @@ class TestMissing:
     def test_commits_that_complete_while_a_plan_is_made_are_not_lost(self, world: PlanningWorld) -> None:
         world.write({group("a"): 1})
         late = world.begin({group("b"): 1})
-        plan = world.schedule(CompletesMeanwhile(late))
+        plan = world.schedule(world.compaction(), meanwhile=late)
         assert plan is not None
         assert (plan.partitions, plan.missing_partitions) == (("a",), ("b",))
         world.execute(plan.instant)
         assert window_of(world).partitions == ("b",)
-
-
-class CompletesMeanwhile(Compaction):
-    """A service during whose first planning a write completes."""
-
-    def __init__(self, complete: Callable[[], Instant]) -> None:
-        super().__init__(compaction_strategy(CompactionSettings(), now_ms=0))
-        self._complete: Callable[[], Instant] | None = complete
-
-    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
-        draft = super().plan(snapshot, busy=busy)
-        if self._complete is not None:
-            self._complete()
-            self._complete = None
-        return draft
 
 
 class TestPlanField:

@@ -67,6 +67,7 @@ from tablekeeper.timeline import (
 )
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.in_process import InProcessLock
+from tablekeeper.txn.locks.protocol import Lease, LockHolder, TableLock
 from tests.support.fake_runtime import FakeClock
 from tests.support.step_faults import one_thread_runtime
 
@@ -113,6 +114,23 @@ class _PlannedStorage(MemoryStorage):
         return [replace(file, size=file.size * MB) for file in found]
 
 
+class _BusyLock:
+    """The table lock. Somebody else may act once before it is taken: a plan was made, and is about to be published."""
+
+    def __init__(self, lock: TableLock) -> None:
+        self._lock = lock
+        self.meanwhile: Callable[[], object] | None = None
+
+    def acquire(self, *, timeout_s: float) -> Lease:
+        action, self.meanwhile = self.meanwhile, None
+        if action is not None:
+            action()
+        return self._lock.acquire(timeout_s=timeout_s)
+
+    def describe(self) -> LockHolder | None:
+        return self._lock.describe()
+
+
 class PlanningWorld:
     """One table, its clock, and the hand of whoever writes to it."""
 
@@ -124,10 +142,11 @@ class PlanningWorld:
         uri = f"memory://{self._name}/table"
         self.storage = _PlannedStorage(uri, runtime=runtime)
         self.config = parse_table_config({**_PROPERTIES, **fields}, file="hoodie.properties")
+        self._lock = _BusyLock(InProcessLock(uri, runtime=runtime))
         self.environment = TableEnvironment(
             storage=self.storage,
             config=self.config,
-            lock=InProcessLock(uri, runtime=runtime),
+            lock=self._lock,
             lock_settings=LockSettings(),
             heartbeat_settings=HeartbeatSettings(),
             conflict_settings=ConflictSettings(),
@@ -185,9 +204,16 @@ class PlanningWorld:
         return plan_draft(self.environment, service, flags=flags, incremental=incremental)
 
     def schedule(
-        self, service: Service, *, incremental: bool = True, cancellable: bool = False
+        self,
+        service: Service,
+        *,
+        incremental: bool = True,
+        cancellable: bool = False,
+        meanwhile: Callable[[], object] | None = None,
     ) -> ScheduledPlan | None:
+        """Put a plan on the timeline; `meanwhile` happens after it was made and before it is published."""
         self.tick()
+        self._lock.meanwhile = meanwhile
         flags = PlanFlags(cancellable=cancellable, scheduled_by="test")
         return schedule_plan(self.environment, service, flags=flags, incremental=incremental)
 
