@@ -174,9 +174,12 @@ class JavaTable:
         """Run what is scheduled in the order that the plans say; the number of plans run."""
         return self._call("run_clustering", op="execute", options=self._clustering())
 
-    def clean(self, *, retain: int = 1) -> int:
-        """Clean down to the last `retain` commits; the number of cleans run."""
-        options = f"{self._services()},hoodie.clean.policy=KEEP_LATEST_COMMITS,hoodie.clean.commits.retained={retain}"
+    def clean(self, *, retain: int = 1, versions: int | None = None) -> int:
+        """Clean down to the last `retain` commits, or to so many versions of a file; the number of cleans run."""
+        kept = f"hoodie.clean.policy=KEEP_LATEST_COMMITS,hoodie.clean.commits.retained={retain}"
+        if versions is not None:
+            kept = f"hoodie.clean.policy=KEEP_LATEST_FILE_VERSIONS,hoodie.clean.fileversions.retained={versions}"
+        options = f"{self._services()},{kept}"
         # This procedure knows tables by name only.
         name = f"cleaned_{zlib.crc32(self.path.encode()):08x}"
         self.spark.sql(f"create table if not exists {name} using hudi location '{self.path}'")
