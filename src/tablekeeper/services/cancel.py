@@ -16,21 +16,23 @@ from typing import Any
 
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.model import Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.lifecycle import find_plan, remove_plan
-from tablekeeper.services.plans import PlanFlags
+from tablekeeper.services.plans import PlanFlags, ServiceKind
 from tablekeeper.services.scheduling import process_name
 from tablekeeper.timeline import Timeline, load_timeline, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
-from tablekeeper.txn.candidates import load_pending_plan
+from tablekeeper.txn.candidates import load_pending_plan, load_rollback_plan
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
-from tablekeeper.txn.rollback import schedule_rollback
+from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
+from tablekeeper.write.finish import metadata_rollback
 
 __all__ = ["CancelResult", "cancel_plan", "pending_plans", "remove_failed_plans"]
 
 _POLL_S = 0.5
+_SERVICES = frozenset(kind.action.value for kind in ServiceKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ def pending_plans(timeline: Timeline) -> tuple[Instant, ...]:
 def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettings) -> tuple[RequestedTime, ...]:
     """Lazy clean: take plans off the timeline that were called off, and mutable ones that nobody carries out."""
     timeline = load_timeline(environment.storage, environment.config)
+    _finish_removals(environment, timeline)
     scheduled = []
     for plan in pending_plans(timeline):
         rollback = schedule_rollback(
@@ -100,6 +103,19 @@ def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettin
         for instant in scheduled
         if remove_plan(environment, instant, approve=lambda current: not _is_held(environment, current))
     )
+
+
+def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
+    """Rollbacks whose plan has gone already, and whose process died before it could say so."""
+    for rollback in timeline.pending:
+        if rollback.action is not Action.ROLLBACK:
+            continue
+        planned = load_rollback_plan(environment, rollback)
+        if planned is None or planned.instant is None:
+            continue
+        target = RequestedTime(planned.instant.commit_time)
+        if planned.instant.action in _SERVICES and timeline.find(target) is None:
+            resume_rollback(environment, rollback, before_publish=metadata_rollback(environment))
 
 
 def _ask(environment: TableEnvironment, instant: RequestedTime, *, reason: str) -> CancelResult | None:

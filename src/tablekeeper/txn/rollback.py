@@ -305,10 +305,15 @@ def _finish(environment: TableEnvironment, lease: Lease, begun: _Begun, before_p
     is_ours = mine is not None and mine.is_pending
     metadata = _metadata(environment, begun)
     outcome = RolledBack(begun.target, begun.rollback, begun.files, metadata)
+    # A plan that is to go must not outlive its rollback as one that can be executed: it goes before the rollback
+    # completes. Who dies in between leaves a rollback without a target, which the next clean finishes.
+    goes_first = begun.target.action in _SERVICES and not begun.keeps_plan
     if is_ours:
         first = next_time(environment, timeline)
         before_publish(outcome, CompletionTime(first))
         lease.check()
+        if goes_first:
+            _remove_target(environment, begun.target)
         complete_instant(
             storage,
             config,
@@ -317,7 +322,7 @@ def _finish(environment: TableEnvironment, lease: Lease, begun: _Begun, before_p
             content=encode_rollback_metadata(metadata),
         )
     # Somebody else finished it: a service that was put back to requested may be running again by now.
-    if is_ours or not begun.keeps_plan:
+    if (is_ours or not begun.keeps_plan) and not goes_first:
         _remove_target(environment, begun.target, keeps_plan=begun.keeps_plan, keeps_heartbeat=begun.keeps_heartbeat)
     return outcome
 
