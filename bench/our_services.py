@@ -8,7 +8,9 @@ from typing import Any
 
 from bench.workload import Job, java_logs
 
-__all__ = ["compact", "compact_java_logs"]
+__all__ = ["cluster", "compact", "compact_java_logs"]
+
+_EVERY_FILE = {"hoodie.clustering.plan.strategy.small.file.limit": "629145600"}
 
 
 def compact(job: Job, table: Any) -> None:
@@ -19,6 +21,16 @@ def compact(job: Job, table: Any) -> None:
         plan = table.schedule_compaction()
     with job.step("compact_run"):
         table.execute(plan)
+
+
+def cluster(job: Job, table: Any) -> None:
+    """Sort every partition by one column, plan and all, as Java's procedure does it."""
+    if not job.wants("cluster"):
+        return
+    with job.step("cluster"):
+        result = table.cluster(order_by="i1", options=_EVERY_FILE)
+    if result is None:
+        raise RuntimeError("cluster: there was nothing to cluster")
 
 
 def compact_java_logs(job: Job, open_table: Callable[[str], Any]) -> None:

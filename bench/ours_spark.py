@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tablekeeper as tk
-from bench.our_services import compact, compact_java_logs
+from bench.our_services import cluster, compact, compact_java_logs
 from bench.spark_session import aggregate_frame, start_session
 from bench.workload import UPDATES, Job, main
 
@@ -38,6 +38,8 @@ def run(job: Job) -> None:
     _read(job, mor, "mor_read")
     compact(job, mor)
     _read(job, mor, "mor_read_compacted")
+    cluster(job, cow)
+    _read(job, cow, "cow_read_clustered")
     compact_java_logs(job, lambda path: tk.Table.open(path, spark=spark))
     spark.stop()
 

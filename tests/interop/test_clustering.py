@@ -10,10 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tablekeeper.engine.local import LocalEngine
-from tablekeeper.engine.spark import SparkEngine
-from tablekeeper.model import RequestedTime
-from tablekeeper.storage import open_storage
+import tablekeeper as tk
 from tests.interop.peers import (
     ENGINES,
     Engine,
@@ -26,7 +23,6 @@ from tests.interop.peers import (
     our_step,
     our_table,
 )
-from tests.support.clustering import ClusteringRun
 from tests.support.history import History, Model, history_seeds, make_history
 from tests.support.rows import exact_rows
 
@@ -57,9 +53,8 @@ class Play:
         return Panel(self.spark, self.path, self.history, TEST)
 
     @property
-    def run(self) -> ClusteringRun:
-        engine = SparkEngine(self.spark, driver_bytes=0) if self.engine == "spark" else LocalEngine(threads=2)
-        return ClusteringRun(open_storage(str(self.path)), engine, self.history.shape.options)
+    def table(self) -> tk.Table:
+        return our_table(self.spark, self.path, self.history.shape, engine=self.engine)
 
     def write(self, number: int) -> None:
         """Java writes the even steps, we the odd ones."""
@@ -67,8 +62,7 @@ class Play:
         if number % 2 == 0:
             java_step(self.panel.java, shape, step)
         else:
-            table = our_table(self.spark, self.path, shape, engine=self.engine)
-            our_step(table, self.panel.java, shape, step, engine=self.engine)
+            our_step(self.table, self.panel.java, shape, step, engine=self.engine)
         self.model.apply(step)
 
     def meta(self) -> list[str]:
@@ -106,10 +100,10 @@ class Play:
         names = [file.name for file in (self.path / ".hoodie" / "timeline").iterdir() if "_" in file.name]
         return max(name.split("_")[0] for name in names if not name.startswith("."))
 
-    def pending(self) -> RequestedTime:
-        """The clustering plan that waits."""
-        [file] = (self.path / ".hoodie" / "timeline").glob("*.clustering.requested")
-        return RequestedTime(file.name.split(".")[0])
+    def pending(self) -> str:
+        """The instant of the clustering plan that waits."""
+        [file] = (self.path / ".hoodie" / "timeline").glob("[0-9]*.clustering.requested")
+        return file.name.split(".")[0]
 
 
 def _play(seed: int, spark: Any, tmp_path: Path) -> Play:
@@ -123,7 +117,7 @@ def _play(seed: int, spark: Any, tmp_path: Path) -> Play:
 def test_java_carries_out_a_plan_that_we_made(seed: int, spark: Any, tmp_path: Path) -> None:
     play = _play(seed, spark, tmp_path)
     meta, since, as_of = play.meta(), last_completion(play.path), play.last_instant()
-    plan = play.run.schedule(order_by="ts")
+    plan = play.table.schedule_clustering(order_by="ts")
     assert plan is not None
     play.panel.check_snapshot(play.model, BEFORE - 1)
 
@@ -145,11 +139,11 @@ def test_we_carry_out_a_plan_that_java_made(seed: int, spark: Any, tmp_path: Pat
     play.panel.java.schedule_clustering(order="ts")
     instant = play.pending()
 
-    result = play.run.execute(instant)
+    result = play.table.execute(instant)
 
     assert result.outcome == "completed"
     assert result.rows == len(play.model.rows)
-    play.check_files_in_order("ts", instant.value)
+    play.check_files_in_order("ts", instant)
     play.check_clustered(meta, since=since, as_of=as_of)
     for number in range(BEFORE, 7):
         play.write(number)
@@ -157,11 +151,12 @@ def test_we_carry_out_a_plan_that_java_made(seed: int, spark: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", [8, 9])
-@pytest.mark.parametrize("layout", ["ZORDER", "HILBERT"])
+@pytest.mark.parametrize("layout", ["zorder", "hilbert"])
 def test_everyone_reads_what_we_laid_along_a_curve(seed: int, layout: str, spark: Any, tmp_path: Path) -> None:
     play = _play(seed, spark, tmp_path)
     meta, since, as_of = play.meta(), last_completion(play.path), play.last_instant()
-    play.run.cluster(order_by=",".join(["ts", *play.history.shape.key]), layout=layout)
+    result = play.table.cluster(order_by=["ts", *play.history.shape.key], strategy=layout)
+    assert result is not None
     play.check_clustered(meta, since=since, as_of=as_of)
     for number in range(BEFORE, 7):
         play.write(number)
