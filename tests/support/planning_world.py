@@ -51,6 +51,7 @@ from tablekeeper.services.clustering_strategies import clustering_strategy
 from tablekeeper.services.compaction import Compaction
 from tablekeeper.services.compaction_strategies import compaction_strategy, log_compaction_strategy
 from tablekeeper.services.log_compaction import LogCompaction
+from tablekeeper.services.partitions import PlanningWindow
 from tablekeeper.services.plans import Plan, PlanFlags, Service, ServiceKind
 from tablekeeper.services.scheduling import Drafted, ScheduledPlan, plan_draft, schedule_plan
 from tablekeeper.services.strategies import OnlyPartitions
@@ -216,6 +217,21 @@ class PlanningWorld:
         self._lock.meanwhile = meanwhile
         flags = PlanFlags(cancellable=cancellable, scheduled_by="test")
         return schedule_plan(self.environment, service, flags=flags, incremental=incremental)
+
+    def window(self, service: Service | None = None) -> PlanningWindow:
+        """The window of a plan that is made now; of a compaction by default."""
+        return self.draft(service or self.compaction()).window
+
+    def compact(self, settings: CompactionSettings | None = None) -> ScheduledPlan:
+        """Schedule and execute a compaction; there has to be something to do."""
+        plan = self.schedule(self.compaction(settings))
+        assert plan is not None
+        self.execute(plan.instant)
+        return plan
+
+    def plan_path(self, instant: RequestedTime) -> str:
+        """Where the plan of a compaction lies."""
+        return instant_path(self.config, Instant(instant, Action.COMPACTION, State.REQUESTED))
 
     def plan_at(self, instant: RequestedTime, kind: ServiceKind) -> Plan:
         """The plan of this kind that was requested at this time."""

@@ -1,0 +1,127 @@
+"""What brings work back without a commit in the window of incremental planning, and what planning costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tablekeeper.format.plans import (
+    CompactionPlan,
+    decode_compaction_plan,
+    encode_compaction_plan,
+)
+from tablekeeper.model import Action, Instant, State
+from tablekeeper.timeline import create_requested, load_content, start_inflight
+from tests.support.planning_world import PlanningWorld, group
+from tests.support.storage_wrappers import CountingStorage
+
+__all__: list[str] = []
+
+
+@pytest.fixture
+def world() -> Iterator[PlanningWorld]:
+    made = PlanningWorld()
+    yield made
+    made.forget()
+
+
+class TestWhatCannotBeSeenInTheWindow:
+    def test_partitions_of_a_compaction_that_was_rolled_back_are_work_again(self, world: PlanningWorld) -> None:
+        world.write({group("a"): 1})
+        first = world.compact()
+        world.write({group("b"): 1})
+        world.compact()
+        undone = world.timeline.find(first.instant)
+        assert undone is not None
+        world.roll_back(undone)
+        rollback = world.timeline.completed[-1]
+        window = world.window()
+        assert window.reasons == {"a": (f"rolled back by {rollback.requested_at}",)}
+        assert world.compact().partitions == ("a",)
+
+    def test_after_the_rollback_of_a_replace_commit_all_partitions_are_taken(self, world: PlanningWorld) -> None:
+        world.write({group("a"): 1})
+        hiding = world.delete_partition("a", [group("a")])
+        world.write({group("b"): 1})
+        world.compact()
+        world.roll_back(hiding)
+        assert "undid the replace commit" in world.window().why_full
+        assert world.compact().partitions == ("a",)
+
+    def test_a_commit_that_overlapped_the_last_plan_and_was_archived_is_noticed(self, world: PlanningWorld) -> None:
+        late = world.begin({group("b"): 1})
+        world.write({group("a"): 1})
+        world.compact()
+        overlapping = late()
+        world.archive(overlapping)
+        window = world.window()
+        assert (window.is_full, window.partitions) == (True, ("a", "b"))
+        assert "and was archived" in window.why_full
+        assert world.compact().partitions == ("b",)
+
+    def test_it_is_noticed_too_if_java_made_the_plan(self, world: PlanningWorld) -> None:
+        late = world.begin({group("b"): 1})
+        world.write({group("a"): 1})
+        plan = world.compact()
+        world.storage.put(world.plan_path(plan.instant), encode_compaction_plan(CompactionPlan()))
+        world.archive(late())
+        assert "and was archived" in world.window().why_full
+
+    def test_a_failed_write_that_was_under_way_when_the_last_plan_was_made_is_no_reason_to_list_all(
+        self, world: PlanningWorld
+    ) -> None:
+        world.begin({group("b"): 1})
+        failed = world.timeline.pending[0]
+        world.write({group("a"): 1})
+        world.compact()
+        world.roll_back(failed)
+        assert not world.window().is_full
+
+    def test_a_savepointed_plan_from_which_later_instants_were_archived_is_not_trusted(
+        self, world: PlanningWorld
+    ) -> None:
+        world.write({group("a"): 1})
+        plan = world.compact()
+        requested = create_requested(world.storage, world.config, requested_at=plan.instant, action=Action.SAVEPOINT)
+        start_inflight(world.storage, world.config, requested)
+        archived = world.write({group("b"): 1})
+        world.write({group("c"): 1})
+        world.archive(world.timeline.completed_writes[0], archived)
+        window = world.window()
+        assert window.why_full == f"compaction {plan.instant} is older than the rest of the active timeline"
+        assert window.partitions == ("a", "b", "c")
+
+    def test_plans_that_were_pending_when_java_planned_are_looked_at(self, world: PlanningWorld) -> None:
+        world.write({group("a"): 1})
+        pending = world.schedule(world.compaction())
+        world.write({group("b"): 1})
+        javas = world.compact()
+        content = load_content(world.storage, world.config, Instant(javas.instant, Action.COMPACTION, State.REQUESTED))
+        operations = decode_compaction_plan(content, file="plan").operations
+        world.storage.put(world.plan_path(javas.instant), encode_compaction_plan(CompactionPlan(operations)))
+        assert pending is not None
+        assert world.window().reasons == {"a": (f"planned by {pending.instant} before {javas.instant}",)}
+        world.give_up(pending.instant)
+        assert f"gave up the plan {pending.instant}" in world.window().why_full
+
+
+class TestCost:
+    def test_the_number_of_storage_calls_does_not_depend_on_the_number_of_partitions(self) -> None:
+        few, many = calls_to_plan(partitions=20), calls_to_plan(partitions=400)
+        assert few == many
+        # Two listings of the timeline, one of them verified, the last plan, one commit, and the two partitions.
+        assert len(few) <= 8
+
+
+def calls_to_plan(*, partitions: int) -> list[tuple[str, str]]:
+    """Storage calls that planning makes where two partitions were touched since the last plan."""
+    world = PlanningWorld()
+    world.write({group(f"p{number:03d}"): 1 for number in range(partitions)})
+    world.compact()
+    world.write({group("p001"): 1, group("p007"): 1})
+    counting = CountingStorage(world.storage)
+    world.use(counting)
+    assert world.window().partitions == ("p001", "p007")
+    world.forget()
+    return counting.calls
