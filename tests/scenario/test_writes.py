@@ -156,8 +156,20 @@ def test_a_delete_wins_whatever_the_ordering_value_and_the_key_can_come_back(
     table.upsert(trips(("a", "sf", 50, 1.0)))
     table.delete(trips(("a", "sf", 1, None)))
     assert rows_of(table.read()) == []
+    table.upsert(trips(("a", "sf", 50, 2.0)))
+    assert rows_of(table.read()) == [("a", "sf", 50, 2.0)]
+
+
+def test_a_deleted_key_that_comes_back_with_a_smaller_ordering_value_meets_the_row_below_its_logs(
+    tables: TableBuilder, table_type: str, index: dict[str, str]
+) -> None:
+    table = tables.create(table_type=table_type, options=index)
+    table.upsert(trips(("a", "sf", 50, 1.0)))
+    table.delete(trips(("a", "sf", 1, None)))
     table.upsert(trips(("a", "sf", 7, 2.0)))
-    assert rows_of(table.read()) == [("a", "sf", 7, 2.0)]
+    # A copy-on-write table has forgotten the old row. In a merge-on-read table it still lies in the base file, and
+    # Java Hudi and hudi-rs compare with it, too.
+    assert rows_of(table.read()) == [("a", "sf", 7, 2.0) if table_type == "cow" else ("a", "sf", 50, 1.0)]
 
 
 def test_a_row_marked_as_deleted_deletes_its_key_if_it_is_not_stale(

@@ -73,7 +73,13 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     ("hoodie.index.bloom.fpp", "0.000001", float, "False positive rate of the bloom filter in base files."),
     ("hoodie.bloom.index.write", "true", bool, "Write the bloom filter that Java's BLOOM index needs."),
     (METADATA_ENABLE, "true", bool, "Keep the metadata table in step; false switches it off."),
-    ("hoodie.bulkinsert.sort.mode", "NONE", str, "NONE writes rows in the order in which they come."),
+    (
+        "hoodie.bulkinsert.sort.mode",
+        "NONE",
+        str,
+        "Order of a bulk insert: NONE as rows come, PARTITION_SORT by partition and key in each task, GLOBAL_SORT over "
+        "all rows, PARTITION_PATH_REPARTITION (or _AND_SORT) into as few files a partition as it needs.",
+    ),
     (
         "hoodie.bulkinsert.shuffle.parallelism",
         "0",

@@ -9,7 +9,7 @@ from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
-__all__ = ["IndexKind", "LogBlockFormat", "WriteSettings"]
+__all__ = ["IndexKind", "LogBlockFormat", "SortMode", "WriteSettings"]
 
 
 class IndexKind(enum.Enum):
@@ -17,6 +17,31 @@ class IndexKind(enum.Enum):
 
     SIMPLE = "SIMPLE"
     BUCKET = "BUCKET"
+
+
+class SortMode(enum.Enum):
+    """How a bulk insert orders rows and spreads them over files.
+
+    NONE takes them as they come. PARTITION_SORT orders what each task has by partition and key. GLOBAL_SORT orders
+    all rows so, and files have ranges of keys that hardly overlap. The others bring the rows of a partition together,
+    into as few files as it needs.
+    """
+
+    NONE = "NONE"
+    PARTITION_SORT = "PARTITION_SORT"
+    GLOBAL_SORT = "GLOBAL_SORT"
+    PARTITION_PATH_REPARTITION = "PARTITION_PATH_REPARTITION"
+    PARTITION_PATH_REPARTITION_AND_SORT = "PARTITION_PATH_REPARTITION_AND_SORT"
+
+    @property
+    def orders_keys(self) -> bool:
+        """Whether files hold their rows in the order of their keys."""
+        return self in (SortMode.PARTITION_SORT, SortMode.GLOBAL_SORT)
+
+    @property
+    def gathers_partitions(self) -> bool:
+        """Whether the rows of a partition are brought together, wherever they come from."""
+        return self in (SortMode.PARTITION_PATH_REPARTITION, SortMode.PARTITION_PATH_REPARTITION_AND_SORT)
 
 
 class LogBlockFormat(enum.Enum):
@@ -41,9 +66,11 @@ class WriteSettings:
     log_block: LogBlockFormat
     combine_before_insert: bool
     combine_before_upsert: bool
+    combine_before_delete: bool
     writes_bloom: bool
     bloom_false_positive_rate: float
     bulk_insert_tasks: int
+    bulk_insert_sort: SortMode
     max_partitions: int
     task_memory_bytes: int
 
@@ -61,9 +88,11 @@ class WriteSettings:
             log_block=_log_block(options),
             combine_before_insert=options.flag("hoodie.combine.before.insert"),
             combine_before_upsert=options.flag("hoodie.combine.before.upsert"),
+            combine_before_delete=options.flag("hoodie.combine.before.delete"),
             writes_bloom=options.flag("hoodie.bloom.index.write"),
             bloom_false_positive_rate=options.number("hoodie.index.bloom.fpp"),
             bulk_insert_tasks=options.integer("hoodie.bulkinsert.shuffle.parallelism"),
+            bulk_insert_sort=_sort_mode(options),
             max_partitions=_positive(options, MAX_PARTITIONS),
             task_memory_bytes=_positive(options, "tablekeeper.write.task.memory.bytes"),
         )
@@ -102,6 +131,15 @@ def _bucket_fields(options: Options, key_fields: tuple[str, ...]) -> tuple[str, 
             f"name some of {', '.join(key_fields)}"
         )
     return fields
+
+
+def _sort_mode(options: Options) -> SortMode:
+    name = options.required_text("hoodie.bulkinsert.sort.mode").upper()
+    try:
+        return SortMode(name)
+    except ValueError:
+        known = ", ".join(mode.value for mode in SortMode)
+        raise InvalidRequestError(f"hoodie.bulkinsert.sort.mode: {name!r} is not one of {known}") from None
 
 
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4", "uncompressed": "none"}

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
+from tablekeeper.engine.protocol import Frame, Kernel, Progress, RowKernel, SourceKernel
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 
@@ -31,19 +32,35 @@ class LocalEngine:
     name = "local"
     may_repeat_tasks = False
 
-    def __init__(self, *, threads: int | None = None, runtime: Runtime = SYSTEM_RUNTIME) -> None:
+    def __init__(
+        self, *, threads: int | None = None, runtime: Runtime = SYSTEM_RUNTIME, progress: Progress | None = None
+    ) -> None:
         self.parallelism = threads or os.cpu_count() or 1
         self._runtime = runtime
+        self._progress = progress
 
     def run(self, kernel: Kernel[T, R], tasks: Sequence[T], *, label: str, weights: Sequence[float] = ()) -> list[R]:
         order = sorted(range(len(tasks)), key=lambda i: -weights[i]) if weights else list(range(len(tasks)))
-        results = self._runtime.threads.map(lambda i: (i, kernel(tasks[i])), order, width=self.parallelism)
+        count = _Count(len(tasks), label, self._progress, self._runtime)
+
+        def work(number: int) -> tuple[int, R]:
+            result = kernel(tasks[number])
+            count.one_more()
+            return number, result
+
+        results = self._runtime.threads.map(work, order, width=self.parallelism)
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
     def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
         work = list(enumerate(self._parts(source)))
         results = self._runtime.threads.map(lambda p: kernel(context, p[0], p[1]), work, width=self.parallelism)
         return [result for part in results for result in part]
+
+    def sort(self, source: Frame, columns: Sequence[str], *, parts: int = 0) -> Frame:
+        table = _as_table(source)
+        keys = {str(number): _text(_column(table, path)) for number, path in enumerate(columns)}
+        by = [(name, "ascending") for name in keys]
+        return table.take(pc.sort_indices(pa.table(keys), sort_keys=by))
 
     def schema_of(self, source: Frame) -> pa.Schema:
         if isinstance(source, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
@@ -77,10 +94,47 @@ class LocalEngine:
         """Contiguous shares of the rows, one a thread, so that parts keep the order of the input."""
         if isinstance(source, pa.RecordBatchReader):
             return [iter(source)]
-        if isinstance(source, pa.RecordBatch):
-            source = [source]
-        table = source if isinstance(source, pa.Table) else pa.Table.from_batches(source)
+        table = _as_table(source)
         shares = max(1, min(self.parallelism, table.num_rows // _MIN_ROWS_A_PART))
         size = -(-table.num_rows // shares) or 1
         starts = range(0, max(table.num_rows, 1), size)
         return [iter(table.slice(start, size).to_batches(max_chunksize=1 << 17)) for start in starts]
+
+
+class _Count:
+    """How many tasks of one run are done, told to whoever wants to know."""
+
+    def __init__(self, total: int, label: str, progress: Progress | None, runtime: Runtime) -> None:
+        self._total = total
+        self._label = label
+        self._progress = progress
+        self._done = 0
+        self._mutex = runtime.threads.lock()
+
+    def one_more(self) -> None:
+        if self._progress is None:
+            return
+        with self._mutex:
+            self._done += 1
+            self._progress(self._label, self._done, self._total)
+
+
+def _as_table(source: Frame) -> pa.Table:
+    if isinstance(source, pa.Table):
+        return source
+    if isinstance(source, pa.RecordBatchReader):
+        return source.read_all()
+    return pa.Table.from_batches([source] if isinstance(source, pa.RecordBatch) else source)
+
+
+def _column(table: pa.Table, path: str) -> pa.ChunkedArray:
+    if path in table.column_names:
+        return table.column(path)
+    first, *rest = path.split(".")
+    return pc.struct_field(table.column(first), rest)
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return column.cast(pa.large_binary() if is_bytes else pa.large_string())

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-__all__ = ["Engine", "Frame", "Kernel", "RowKernel", "SourceKernel"]
+__all__ = ["Engine", "Frame", "Kernel", "Progress", "RowKernel", "SourceKernel"]
 
 Frame = Any
 """The engine's own table: a Spark DataFrame, or a pyarrow Table."""
@@ -35,6 +35,10 @@ SourceKernel = Callable[[C, int, Iterator[pa.RecordBatch]], list[R]]
 
 RowKernel = Callable[[T], Iterator[pa.RecordBatch]]
 """Produces the rows of one task, all batches with the schema that was announced."""
+
+
+Progress = Callable[[str, int, int], None]
+"""Told after each task of a `run`: its label, how many tasks are done, how many there are. Called from any thread."""
 
 
 class Engine(Protocol):
@@ -65,6 +69,14 @@ class Engine(Protocol):
         """Run the kernel over every part of `source`; results in the order of the parts.
 
         `parts` is the most parts wanted, where the engine can join some; 0 takes them as they come.
+        """
+        ...
+
+    def sort(self, source: Frame, columns: Sequence[str], *, parts: int = 0) -> Frame:
+        """All rows of `source` in the order of the text of these columns, so that each part is a range of them.
+
+        Columns may lie in others (`a.b`). `parts` is the number of parts wanted, where the engine can choose; 0 leaves
+        it to the engine.
         """
         ...
 

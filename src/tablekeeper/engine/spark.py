@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from tablekeeper.engine.local import LocalEngine
@@ -79,6 +79,12 @@ class SparkEngine:
         with self._described(label), self._batches_of(1 << 16), our_errors():
             answers = _loaded(frame.collect())
         return [result for _, results in answers for result in results]
+
+    def sort(self, source: Frame, columns: Sequence[str], *, parts: int = 0) -> Frame:
+        by = [functions.col(path).cast("string") for path in columns]
+        if parts > 0:
+            return source.repartitionByRange(parts, *by).sortWithinPartitions(*by)
+        return source.sort(*by)
 
     def schema_of(self, source: Frame) -> pa.Schema:
         if not hasattr(source, "mapInArrow"):

@@ -1,13 +1,16 @@
 """Bulk insert: rows go straight from the caller's table into new base files, without staging or look-ups.
 
 Each source task keeps one open file a partition. Rows are gathered up to the task's memory budget, ordered by
-partition in one go, and written as one row group a partition.
+partition (and key, if so wanted) in one go, and written as one row group a partition.
+
+A bulk insert stores rows as they are, also those that are marked as deleted, and an overwrite leaves these out: Java
+does so, with the row writer that it uses for bulk inserts unless told otherwise.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +20,36 @@ from tablekeeper.model import FileGroupId
 from tablekeeper.write.base_files import BaseFileWriter
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
-from tablekeeper.write.rows import PartitionNumbers, group_rows, keyed_rows, stamp_rows
+from tablekeeper.write.rows import (
+    PartitionNumbers,
+    group_rows,
+    keyed_rows,
+    ordered_by_key,
+    stamp_rows,
+    without_deleted,
+)
 from tablekeeper.write.staging import refuse_too_many_partitions
 
-__all__ = ["write_new_files"]
+__all__ = ["write_live_files", "write_new_files"]
 
 _OPEN_FILES = 128
 
 
 def write_new_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[WrittenFile]:
-    """Source kernel: write all rows of this part into new file groups."""
-    sink = _PartitionedFiles(context, part)
+    """Source kernel: write all rows of this part into new file groups, in the order that the settings say."""
+    orders_keys = context.settings.bulk_insert_sort.orders_keys
+    return _write(_PartitionedFiles(context, part, prepare=ordered_by_key if orders_keys else None), batches)
+
+
+def write_live_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[WrittenFile]:
+    """Source kernel: write the rows of this part that are not marked as deleted into new file groups.
+
+    A partition whose rows all are gets a file without rows, so that it is known to be overwritten.
+    """
+    return _write(_PartitionedFiles(context, part, prepare=without_deleted), batches)
+
+
+def _write(sink: _PartitionedFiles, batches: Iterator[pa.RecordBatch]) -> list[WrittenFile]:
     try:
         for batch in batches:
             if batch.num_rows:
@@ -39,9 +61,12 @@ def write_new_files(context: WriteContext, part: int, batches: Iterator[pa.Recor
 
 
 class _PartitionedFiles:
-    """The open files of one task, least recently written first."""
+    """The open files of one task, least recently written first. Rows of a partition go through `prepare` first."""
 
-    def __init__(self, context: WriteContext, part: int) -> None:
+    def __init__(
+        self, context: WriteContext, part: int, *, prepare: Callable[[pa.Table], pa.Table] | None = None
+    ) -> None:
+        self._prepare = prepare
         self._context = context
         self._part = part
         self._partitions = PartitionNumbers()
@@ -87,6 +112,7 @@ class _PartitionedFiles:
 
     def _write(self, partition: str, rows: pa.Table) -> None:
         writer = self._writer(partition)
+        rows = rows if self._prepare is None else self._prepare(rows)
         writer.write(stamp_rows(self._context, rows, task=self._part, first_row=self._row_count))
         self._row_count += rows.num_rows
         if writer.bytes_written >= self._context.settings.max_file_bytes:

@@ -19,12 +19,11 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import log_name, write_log_file
 from tablekeeper.write.plan import GroupWork, RowSource, WorkKind
 from tablekeeper.write.results import WrittenFile
-from tablekeeper.write.rows import stamp_log_rows, stamp_rows
+from tablekeeper.write.rows import ordered_by_key, stamp_log_rows, stamp_rows, without_deleted
 from tablekeeper.write.staging import key_hashes, load_staged
 
 __all__ = ["GroupTask", "write_group"]
 
-_DELETED_COLUMN = "_hoodie_is_deleted"
 # Columns that the writer fills with the new file's own values.
 _REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 
@@ -33,7 +32,9 @@ _REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 class GroupTask:
     """Write one file group.
 
-    `combines` drops duplicate keys from the rows; `deletes_keys` takes rows as keys to delete.
+    `combines` drops duplicate keys from the rows; `deletes_keys` takes rows as keys to delete. A new base file also
+    gets rows that are marked as deleted if it `keeps_deleted`, and has its rows in the order of their keys if
+    it `orders_keys`.
     """
 
     context: WriteContext
@@ -41,6 +42,8 @@ class GroupTask:
     number: int
     combines: bool
     deletes_keys: bool = False
+    keeps_deleted: bool = False
+    orders_keys: bool = False
 
 
 def write_group(task: GroupTask) -> WrittenFile | None:
@@ -131,7 +134,8 @@ def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
     context, group, file_slice = task.context, task.work.group, task.work.file_slice
     name = log_name(context, group, task=task.number)
     if task.deletes_keys:
-        keys = rows.column(KEY_COLUMN).combine_chunks().unique()
+        keys = rows.column(KEY_COLUMN).combine_chunks()
+        keys = keys.unique() if task.combines else keys
         return write_log_file(context, group, file_slice=file_slice, name=name, rows=None, deletes=keys)
     latest = collapse([rows], context.rule, schema=rows.schema).rows_with_deletes() if task.combines else rows
     if latest.num_rows == 0:
@@ -141,8 +145,13 @@ def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
 
 
 def _fresh_rows(task: GroupTask, rows: pa.Table) -> pa.Table:
-    """The rows to add where no older version matters: without those that delete, and one for each key if wanted."""
-    return _winners(task, rows).unseen() if task.combines else _without_deleted(rows)
+    """The rows to add where no older version matters: live ones as a rule, and one for each key if wanted."""
+    if task.combines:
+        winners = _winners(task, rows)
+        fresh = winners.rows_with_deletes() if task.keeps_deleted else winners.unseen()
+    else:
+        fresh = rows if task.keeps_deleted else without_deleted(rows)
+    return ordered_by_key(fresh) if task.orders_keys else fresh
 
 
 def _stamped_winners(task: GroupTask, rows: pa.Table) -> Winners:
@@ -150,10 +159,3 @@ def _stamped_winners(task: GroupTask, rows: pa.Table) -> Winners:
         return _winners(task, rows)
     stamped = stamp_rows(task.context, rows, task=task.number, first_row=0)
     return collapse([stamped], task.context.rule, schema=stamped.schema)
-
-
-def _without_deleted(rows: pa.Table) -> pa.Table:
-    if _DELETED_COLUMN not in rows.column_names:
-        return rows
-    flags = rows.column(_DELETED_COLUMN).fill_null(False)
-    return rows.filter(pa.compute.invert(flags))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tablekeeper.config.write_settings import IndexKind
+from tablekeeper.config.write_settings import IndexKind, SortMode
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
 from tablekeeper.errors import EmptyWriteError, InvalidRequestError, StorageError, TablekeeperError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
@@ -27,7 +27,7 @@ from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.rivals import NothingUnseen, Unseen
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_write
-from tablekeeper.write.bulk import write_new_files
+from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write, metadata_rollback
 from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
@@ -83,12 +83,18 @@ class WriteRequest:
         settings = self.context.settings
         if self.operation is Operation.UPSERT:
             return settings.combine_before_upsert
-        return settings.combine_before_insert and self.operation is not Operation.DELETE
+        if self.operation is Operation.DELETE:
+            return settings.combine_before_delete
+        return settings.combine_before_insert
 
     @property
     def looks_up_keys(self) -> bool:
         """Whether rows that are there already decide what becomes of the rows given."""
         return self.operation in (Operation.UPSERT, Operation.DELETE)
+
+    @property
+    def is_bulk(self) -> bool:
+        return self.operation is Operation.BULK_INSERT
 
     @property
     def has_buckets(self) -> bool:
@@ -102,8 +108,8 @@ class WriteRequest:
     @property
     def writes_directly(self) -> bool:
         """Rows that need no file group found for them go straight into new files."""
-        new_groups = self.operation is Operation.BULK_INSERT or self.replaces
-        return new_groups and not self.has_buckets and not self.combines
+        gathers = self.is_bulk and self.context.settings.bulk_insert_sort.gathers_partitions
+        return (self.is_bulk or self.replaces) and not (self.has_buckets or self.combines or gathers)
 
     @property
     def action(self) -> Action:
@@ -156,13 +162,13 @@ def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> Write
 def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
     with _begun(request) as write:
         context = replace(request.context, instant=write.inflight.requested_at.value)
-        files = request.engine.consume(
-            write_new_files,
-            context,
-            source,
-            label=request.operation.value.lower(),
-            parts=context.settings.bulk_insert_tasks,
-        )
+        parts = context.settings.bulk_insert_tasks
+        if request.is_bulk and context.settings.bulk_insert_sort is SortMode.GLOBAL_SORT:
+            columns = [*(field.name for field in context.partition.fields), *context.key.fields]
+            source = request.engine.sort(source, columns, parts=parts)
+        kernel = write_new_files if request.is_bulk else write_live_files
+        label = request.operation.value.lower()
+        files = request.engine.consume(kernel, context, source, label=label, parts=parts)
         if not files:
             raise _nothing_to_write(request)
         partitions = sorted({f.stat.group.partition for f in files})
@@ -204,7 +210,11 @@ def _write_groups(
 ) -> list[WrittenFile]:
     """Run the work of all file groups, unless somebody who began earlier is seen at work on one of them."""
     deletes = request.operation is Operation.DELETE
-    tasks = [GroupTask(context, each, number, request.combines, deletes) for number, each in enumerate(work)]
+    orders_keys = request.is_bulk and context.settings.bulk_insert_sort.orders_keys
+    tasks = [
+        GroupTask(context, each, number, request.combines, deletes, request.is_bulk, orders_keys)
+        for number, each in enumerate(work)
+    ]
     planned = [PlannedGroup(each.group, each.kind is WorkKind.APPEND, each.file_slice is None) for each in work]
     early = EarlyConflicts(request.environment, write, planned)
     early.announce()
@@ -318,7 +328,9 @@ def _plan(
     busy = load_planned_groups(request.environment, write.at_start)
     new_buckets = _new_buckets(request, write)
     slices: dict[str, list[FileSlice]] = defaultdict(list)
-    for file_slice in snapshot.latest if snapshot is not None else ():
+    # A bulk insert makes new groups, however small the present files are.
+    fills = request.has_buckets or not request.is_bulk
+    for file_slice in snapshot.latest if snapshot is not None and fills else ():
         slices[file_slice.group.partition].append(file_slice)
     tagged = _tag(request, by_partition, slices)
     work: list[GroupWork] = []

@@ -17,7 +17,18 @@ from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.partition_paths import partition_paths
 from tablekeeper.write.context import WriteContext
 
-__all__ = ["GroupedRows", "PartitionNumbers", "group_rows", "keyed_rows", "stamp_log_rows", "stamp_rows"]
+__all__ = [
+    "GroupedRows",
+    "PartitionNumbers",
+    "group_rows",
+    "keyed_rows",
+    "ordered_by_key",
+    "stamp_log_rows",
+    "stamp_rows",
+    "without_deleted",
+]
+
+_DELETED_COLUMN = "_hoodie_is_deleted"
 
 
 class PartitionNumbers:
@@ -72,6 +83,18 @@ def group_rows(rows: pa.Table, groups: npt.NDArray[np.int64]) -> GroupedRows:
     firsts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     starts = np.append(firsts, len(groups))
     return GroupedRows(rows.combine_chunks().take(pa.array(order)), ordered[firsts], starts)
+
+
+def ordered_by_key(rows: pa.Table) -> pa.Table:
+    """The rows in the order of the text of their record keys."""
+    return rows.take(pc.sort_indices(rows.column(KEY_COLUMN)))
+
+
+def without_deleted(rows: pa.Table) -> pa.Table:
+    """The rows that do not say of themselves that they are deleted."""
+    if _DELETED_COLUMN not in rows.column_names:
+        return rows
+    return rows.filter(pc.invert(rows.column(_DELETED_COLUMN).fill_null(False)))
 
 
 def stamp_rows(context: WriteContext, rows: pa.Table, *, task: int, first_row: int) -> pa.Table:
