@@ -339,6 +339,29 @@ def test_an_empty_clean_is_recorded_where_the_settings_ask_for_it(make: Callable
     assert clean(world.table, keep(2, empty_interval_hours=2)) is not None
 
 
+@pytest.mark.parametrize("metadata", [False, True], ids=["listed", "metadata"])
+def test_many_partitions_are_not_listed_in_vain_twice(metadata: bool, make: Callable[..., World]) -> None:
+    world = make(metadata=metadata)
+    many = trips(*[(f"k{number}", f"c{number:03d}", 1, 1.0) for number in range(120)])
+    first = world.upsert(many)
+    for number in range(3):
+        world.clock.advance(10)
+        world.table.insert(trips((f"n{number}", f"d{number}", 1, 1.0)))
+    result = clean(world.table, keep(2))
+    assert result is not None
+    assert (result.files_deleted, result.partitions) == (0, ())
+    assert world.table.read(as_of=first.instant.value).num_rows == 120, "nothing was deleted"
+    assert world.table.savepoint(first.instant.value).instant == first.instant
+    _updates(world, 4, city="c007")
+    table, storage, _ = world.client()
+    result = clean(table, keep(2))
+    assert result is not None
+    assert result.partitions == ("c007",)
+    listed = {path for kind, path in storage.calls if kind == "list_files" and not path.startswith(".hoodie")}
+    assert listed <= {"c007"}
+    world.refuse_stale_metadata_table()
+
+
 def test_a_clean_is_due_after_enough_commits(world: World) -> None:
     def is_due(commits: int) -> bool:
         return is_clean_due(environment_of(world.table), keep(2, trigger_commits=commits))

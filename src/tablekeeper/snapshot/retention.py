@@ -22,6 +22,8 @@ __all__ = ["READABLE_FROM_KEY", "load_readable_from", "refuse_cleaned_moment"]
 READABLE_FROM_KEY = "tablekeeper.clean.readable.from"
 """Key in a clean's extra metadata: the earliest moment whose reads need none of the files that went."""
 
+_BEGINNING = RequestedTime("00000000000000000")
+
 
 def refuse_cleaned_moment(storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime) -> None:
     """Raise `InvalidRequestError` if files that a reader saw at `as_of` may have been cleaned.
@@ -40,16 +42,23 @@ def refuse_cleaned_moment(storage: Storage, config: TableConfig, timeline: Timel
 
 
 def load_readable_from(storage: Storage, config: TableConfig, clean: Instant) -> RequestedTime | None:
-    """The earliest moment that the clean, finished or not, leaves readable; None if it does not say."""
+    """The earliest moment that the clean, finished or not, leaves readable; None if it does not say.
+
+    A clean that deleted nothing leaves every moment readable, whatever it says about the window.
+    """
     if clean.is_completed:
         content = load_content(storage, config, clean)
         metadata = decode_clean_metadata(content, file=instant_path(config, clean))
+        if not metadata.files_deleted and not metadata.partitions:
+            return _BEGINNING
         return _moment(metadata.earliest_commit_to_retain, metadata.extra_metadata)
     requested = Instant(clean.requested_at, clean.action, State.REQUESTED)
     content = load_content(storage, config, requested)
     if not content:
         return None
     plan = decode_clean_plan(content, file=instant_path(config, requested))
+    if not plan.files and not plan.partitions_to_delete:
+        return _BEGINNING
     retained = plan.earliest_instant_to_retain
     return _moment(retained.timestamp if retained is not None else "", plan.extra_metadata)
 

@@ -36,6 +36,7 @@ __all__ = [
 INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 _SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 _ATTEMPTS = 3
+_MANY_PARTITIONS = 100
 _HOUR_MS = 3_600_000
 
 
@@ -158,11 +159,18 @@ def _load_occupied(environment: TableEnvironment, draft: CleanDraft) -> frozense
 
 
 def _is_worth_publishing(environment: TableEnvironment, drafted: Drafted) -> bool:
-    """A plan with something to do; or an empty one where the settings ask for it, so that the window moves on."""
+    """A plan with something to do; or an empty one, so that the next clean need not look into all partitions again.
+
+    An empty one is recorded where the settings ask for it, and after the listing of many partitions was in vain.
+    """
     draft, settings = drafted.draft, drafted.draft.settings
     if not draft.is_empty:
         return True
-    if not settings.incremental or settings.empty_interval_hours < 1 or draft.earliest is None:
+    if not settings.incremental or draft.earliest is None:
+        return False
+    if drafted.scope.instants is None and len(drafted.view.files) >= _MANY_PARTITIONS:
+        return True
+    if settings.empty_interval_hours < 1:
         return False
     last = find_last_clean(drafted.view.timeline)
     if last is None:
