@@ -294,6 +294,8 @@ def test_a_listing_shows_one_level_in_order(store: Storage) -> None:
     for path in ("p/b", "p/a", "p/c/d", "p/c/e/f", "p-q/x", "pq", "p/.hidden/x"):
         store.put(path, path.encode())
     assert [info.path for info in store.list_files("p")] == ["p/a", "p/b"]
+    assert store.list_names("p") == ["a", "b"]
+    assert store.list_names("") == ["pq"]
     assert store.list_directories("p") == [".hidden", "c"]
     assert [info.path for info in store.list_files("")] == ["pq"]
     assert top_directories(store) == ["p", "p-q"]
@@ -304,6 +306,7 @@ def test_a_missing_directory_is_an_empty_one(store: Storage) -> None:
     store.put("file", b"")
     for directory in ("nowhere", "no/where", "file"):
         assert store.list_files(directory) == []
+        assert store.list_names(directory) == []
         assert store.list_directories(directory) == []
         assert list(store.walk(directory)) == []
         store.delete_tree(directory)

@@ -63,6 +63,9 @@ class WatchedStorage:
     def list_files(self, directory: str) -> list[FileInfo]:
         return self.around("list_files", directory, lambda: self.storage.list_files(directory))
 
+    def list_names(self, directory: str) -> list[str]:
+        return [info.name for info in self.list_files(directory)]
+
     def list_directories(self, directory: str) -> list[str]:
         return self.around("list_directories", directory, lambda: self.storage.list_directories(directory))
 

@@ -97,6 +97,7 @@ def test_listings_leave_out_sidecars_and_nothing_else(store: LocalStorage) -> No
         (store.root / "p" / name).write_bytes(b"")
     expected = [".hoodie_partition_metadata", ".log.1_0-0-0", "data.parquet", "x.crc"]
     assert [info.name for info in store.list_files("p")] == expected
+    assert store.list_names("p") == expected
     assert sorted(info.name for info in store.walk("")) == expected
 
 
@@ -368,6 +369,17 @@ def test_an_error_of_the_callers_own_passes_through_unchanged(store: LocalStorag
 
 
 # Links and durability
+
+
+def test_names_are_those_of_files_also_behind_links(store: LocalStorage) -> None:
+    store.put("p/file", b"1")
+    (store.root / "p" / "directory").mkdir()
+    (store.root / "p" / "linked").symlink_to(store.root / "p" / "file")
+    (store.root / "p" / "linked-directory").symlink_to(store.root / "p" / "directory")
+    (store.root / "p" / "to-nothing").symlink_to(store.root / "p" / "gone")
+    os.mkfifo(store.root / "p" / "pipe")
+    assert store.list_names("p") == ["file", "linked"]
+    assert [info.name for info in store.list_files("p")] == ["file", "linked"]
 
 
 def test_links_are_followed_once_even_in_a_circle(store: LocalStorage, tmp_path: Path) -> None:

@@ -136,6 +136,10 @@ class LocalStorage:
     def list_files(self, directory: str) -> list[FileInfo]:
         return sorted(_files_in(self._scan(directory), directory), key=lambda info: info.path)
 
+    def list_names(self, directory: str) -> list[str]:
+        # The kind of an entry comes with the directory; only links have to be followed.
+        return sorted(entry.name for entry in self._scan(directory) if not _is_checksum(entry) and entry.is_file())
+
     def list_directories(self, directory: str) -> list[str]:
         return sorted(entry.name for entry in _directories_in(self._scan(directory), directory))
 
@@ -243,7 +247,7 @@ def _version(facts: os.stat_result, data: bytes) -> str:
 def _files_in(entries: Iterable[os.DirEntry[str]], directory: str) -> Iterator[FileInfo]:
     prefix = child_prefix(directory)
     for entry in entries:
-        if entry.name.startswith(".") and entry.name.endswith(".crc"):
+        if _is_checksum(entry):
             continue
         try:
             facts = entry.stat()
@@ -251,6 +255,11 @@ def _files_in(entries: Iterable[os.DirEntry[str]], directory: str) -> Iterator[F
             continue  # removed since the directory was read, or a link to nothing
         if stat_modes.S_ISREG(facts.st_mode):
             yield _file_info(prefix + entry.name, facts)
+
+
+def _is_checksum(entry: os.DirEntry[str]) -> bool:
+    """True for the files that Hadoop puts beside its own."""
+    return entry.name.startswith(".") and entry.name.endswith(".crc")
 
 
 def _directories_in(entries: Iterable[os.DirEntry[str]], directory: str) -> list[os.DirEntry[str]]:

@@ -153,6 +153,9 @@ class MemoryStorage:
             files, _ = self._space.children(self._prefix + child_prefix(directory))
             return self._describe(files)
 
+    def list_names(self, directory: str) -> list[str]:
+        return [info.name for info in self.list_files(directory)]
+
     def list_directories(self, directory: str) -> list[str]:
         checked_directory(directory)
         with self._space.lock:

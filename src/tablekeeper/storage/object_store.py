@@ -146,6 +146,9 @@ class ObjectStorage:
         found = (_file_info(meta) for meta in self._list(directory)["objects"])
         return sorted((info for info in found if info.path.startswith(prefix)), key=lambda info: info.path)
 
+    def list_names(self, directory: str) -> list[str]:
+        return [info.name for info in self.list_files(directory)]
+
     def list_directories(self, directory: str) -> list[str]:
         return sorted(prefix.rsplit("/", 1)[-1] for prefix in self._list(directory)["common_prefixes"])
 

@@ -114,6 +114,10 @@ class Storage(Protocol):
         """Objects directly in `directory`, by name. A missing directory is an empty one."""
         ...
 
+    def list_names(self, directory: str) -> list[str]:
+        """Names (not paths) of what `list_files` lists, sorted. Cheaper where sizes and times have to be asked for."""
+        ...
+
     def list_directories(self, directory: str) -> list[str]:
         """Names (not paths) of the directories directly in `directory`, sorted.
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from tablekeeper.config.table_config import TableConfig
@@ -45,8 +45,7 @@ _ARCHIVED = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT
 _decode = lru_cache(maxsize=1 << 14)(decode_instant_name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(NamedTuple):
     """An instant and the file that stands for it."""
 
     instant: Instant
@@ -55,17 +54,15 @@ class _Listed:
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     """The active timeline as it is now."""
-    listed = []
-    for file in storage.list_files(config.timeline_directory):
-        instant = _decode(file.name, layout=config.layout)
-        if instant is None:
-            continue
-        if instant.is_completed and instant.completed_at is None:
-            # Tables upgraded from version 6 have completed files without a completion time.
-            completed_at = CompletionTime(format_time(file.modified_ms, zone=config.time_zone))
-            instant = Instant(instant.requested_at, instant.action, State.COMPLETED, completed_at)
-        listed.append(_Listed(instant, file.path))
-    return Timeline.of(entry.instant for entry in _without_archived(storage, listed))
+    directory, layout = config.timeline_directory, config.layout
+    listed = [
+        _Listed(instant, f"{directory}/{name}")
+        for name in storage.list_names(directory)
+        if (instant := _decode(name, layout=layout)) is not None
+    ]
+    if any(instant.completed_at is None and instant.state is State.COMPLETED for instant, _ in listed):
+        listed = _listed_with_times(storage, config)
+    return Timeline.of([instant for instant, _ in _without_archived(storage, listed)])
 
 
 def load_instant_files(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
@@ -112,10 +109,24 @@ def load_written_paths(storage: Storage, config: TableConfig, instant: Instant) 
     return decode_written_paths(load_content(storage, config, instant), file=path)
 
 
+def _listed_with_times(storage: Storage, config: TableConfig) -> list[_Listed]:
+    """For tables upgraded from version 6: they have completed files without a completion time in their names."""
+    listed = []
+    for file in storage.list_files(config.timeline_directory):
+        instant = _decode(file.name, layout=config.layout)
+        if instant is None:
+            continue
+        if instant.is_completed and instant.completed_at is None:
+            completed_at = CompletionTime(format_time(file.modified_ms, zone=config.time_zone))
+            instant = Instant(instant.requested_at, instant.action, State.COMPLETED, completed_at)
+        listed.append(_Listed(instant, file.path))
+    return listed
+
+
 def _without_archived(storage: Storage, listed: Sequence[_Listed]) -> Sequence[_Listed]:
     """What is left of a listing without the instants that an archive removed while it was made."""
-    completed = [entry for entry in listed if entry.instant.is_completed and entry.instant.action in _ARCHIVED]
-    completed.sort(key=lambda entry: entry.instant.requested_at.order)
+    completed = [entry for entry in listed if entry[0].state is State.COMPLETED and entry[0].action in _ARCHIVED]
+    completed.sort(key=lambda entry: entry[0].requested_at.order)
     # An archive leaves at least one commit, which the listing has: below two nothing can be missing.
     if len(completed) < 2 or storage.stat(completed[0].path) is not None:
         oldest = completed[0] if completed else None
@@ -124,12 +135,13 @@ def _without_archived(storage: Storage, listed: Sequence[_Listed]) -> Sequence[_
         oldest = completed[there] if there < len(completed) else None
     if oldest is None:
         return listed
-    return [entry for entry in listed if not _has_gone(storage, entry, oldest)]
+    first = oldest.instant.requested_at.order
+    return [entry for entry in listed if entry[0].requested_at.order >= first or not _has_gone(storage, entry)]
 
 
-def _has_gone(storage: Storage, entry: _Listed, oldest: _Listed) -> bool:
-    """Whether an instant that was listed has been archived, where `oldest` is the first completed one that has not."""
-    if entry.instant.requested_at >= oldest.instant.requested_at or entry.instant.action.completed_as not in _ARCHIVED:
+def _has_gone(storage: Storage, entry: _Listed) -> bool:
+    """Whether an instant before the first completed one that is still there has been archived."""
+    if entry.instant.action.completed_as not in _ARCHIVED:
         return False
     # Earlier states are removed before completed files: a pending instant that is still there is what it seems to be.
     return entry.instant.is_completed or storage.stat(entry.path) is None

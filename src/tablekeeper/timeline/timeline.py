@@ -28,9 +28,10 @@ _WRITE_ACTIONS = frozenset(
 
 def latest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     """One instant for each action, in its latest state, by requested time."""
-    latest: dict[tuple[RequestedTime, Action], Instant] = {}
+    # By the text of the time, which is hashed faster than the time: a timeline is loaded under the lock.
+    latest: dict[tuple[str, Action], Instant] = {}
     for instant in instants:
-        key = (instant.requested_at, instant.action.completed_as)
+        key = (instant.requested_at.value, instant.action.completed_as)
         known = latest.get(key)
         if known is None or instant.state.rank > known.state.rank:
             latest[key] = instant

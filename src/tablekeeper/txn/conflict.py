@@ -130,12 +130,15 @@ def select_candidates(
     """
     if own.kind in (WriteKind.COMPACTION, WriteKind.LOG_COMPACTION) and not own.is_cancellable:
         return ConflictCandidates()
-    others = sorted((i for i in timeline if i.requested_at != own.instant), key=lambda i: i.requested_at.order)
+    # Most of a timeline is completed and of no concern: it is told apart first, and what is left is sorted.
+    is_later = _later_test(own, strategy=settings.strategy)
+    news = [i for i in timeline if (i.completed_at is None or is_later(i)) and i.requested_at != own.instant]
+    news.sort(key=lambda i: i.requested_at.order)
     return ConflictCandidates(
-        completed=tuple(i for i in others if _is_completed_candidate(own, i, strategy=settings.strategy)),
+        completed=tuple(i for i in news if i.completed_at is not None and i.action.writes_data),
         pending=tuple(
             i
-            for i in others
+            for i in news
             if i.is_pending
             and _concerns(own, pending_kind(i), allow_updates=settings.allow_updates)
             and not (pending_kind(i) is not WriteKind.INGESTION and is_cancellable(i))
@@ -182,13 +185,14 @@ def find_conflict(
     return None
 
 
-def _is_completed_candidate(own: OwnWrite, instant: Instant, *, strategy: CandidateStrategy) -> bool:
-    if instant.completed_at is None or not instant.action.writes_data:
-        return False
+def _later_test(own: OwnWrite, *, strategy: CandidateStrategy) -> Callable[[Instant], bool]:
+    """Tells whether a completed instant completed, by this strategy, while the write was at work."""
     if strategy is CandidateStrategy.END_TIMESTAMP:
         # The one place where an end is compared with a start: both were taken from one increasing clock.
-        return instant.completed_at > CompletionTime(own.instant.value)
-    return instant.requested_at > own.instant or instant.requested_at in own.pending_at_start
+        start = CompletionTime(own.instant.value)
+        return lambda instant: instant.completed_at is not None and instant.completed_at > start
+    began, pending = own.instant.order, {time.value for time in own.pending_at_start}
+    return lambda instant: instant.requested_at.order > began or instant.requested_at.value in pending
 
 
 def _concerns(own: OwnWrite, pending: WriteKind | None, *, allow_updates: bool) -> bool:
