@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
+from tablekeeper.cli.json_text import json_document
 from tablekeeper.table import Table
 
-__all__ = ["AsJson", "Debug", "DryRun", "StorageOption", "TableOption", "TablePath", "examples", "open_table"]
+__all__ = [
+    "AsJson",
+    "Debug",
+    "DryRun",
+    "StorageOption",
+    "TableOption",
+    "TablePath",
+    "examples",
+    "open_table",
+    "show_listing",
+    "show_result",
+]
 
 
 def _checked_options(given: list[str]) -> list[str]:
@@ -55,9 +68,31 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  [cyan]{line}[/cyan]" for line in lines)])
 
 
-def open_table(path: str, storage_option: list[str] | None, option: list[str] | None = None) -> Table:
+def open_table(
+    path: str,
+    storage_option: list[str] | None,
+    option: list[str] | None = None,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Table:
     """The table, on the local engine."""
-    return Table.open(path, engine="local", storage_options=_pairs(storage_option), options=_pairs(option))
+    return Table.open(
+        path, engine="local", storage_options=_pairs(storage_option), options=_pairs(option), progress=progress
+    )
+
+
+def show_result(result: Any, *, as_json: bool) -> None:
+    """One value: as JSON for programs, or as it prints."""
+    typer.echo(json_document(result.to_dict()) if as_json else repr(result))
+
+
+def show_listing(listing: Any, *, as_json: bool) -> None:
+    """A value of many: one JSON object a line, or as it prints."""
+    if not as_json:
+        typer.echo(repr(listing))
+        return
+    for fact in listing.to_dicts():
+        typer.echo(json_document(fact))
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:

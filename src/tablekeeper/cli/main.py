@@ -1,7 +1,7 @@
 """The command `tablekeeper`: look at a table and its rows from a terminal.
 
-Every command works with the local engine, so neither PySpark nor Java has to be installed. Only `rollback`,
-`savepoint`, `restore` and `doctor --fix` change anything.
+Every command works with the local engine, so neither PySpark nor Java has to be installed. Most only look; the table
+services, `rollback`, `savepoint`, `restore` and `doctor --fix` change the table.
 Each prints a table for people, or with `--json` something for programs: `show` one JSON document, the others one
 JSON object a line. Field names are those of `to_dict` and `to_dicts` of the values that `Table` returns.
 Exit code 0 is success, 1 an error that was reported in one line, 2 wrong usage.
@@ -22,6 +22,7 @@ from tablekeeper.cli.json_text import json_document, json_rows
 from tablekeeper.cli.recovery import recovery_commands
 from tablekeeper.cli.rows import RowRequest, load_rows
 from tablekeeper.cli.screen import show_description, show_files, show_rows, show_timeline
+from tablekeeper.cli.services import service_commands
 
 __all__ = ["app"]
 
@@ -35,7 +36,7 @@ class Mode(enum.StrEnum):
 
 app = typer.Typer(
     name="tablekeeper",
-    help="Look into Apache Hudi tables: what they are, what happened to them, their files and their rows.",
+    help="Look into Apache Hudi tables, keep them healthy, and put them right.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(doctor_commands)
 app.add_typer(recovery_commands)
+app.add_typer(service_commands)
 
 
 AsOf = Annotated[
@@ -64,7 +66,7 @@ def _root(
         typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version),
     ] = False,
 ) -> None:
-    """Look into Apache Hudi tables: what they are, what happened to them, their files and their rows."""
+    """Look into Apache Hudi tables, keep them healthy, and put them right."""
 
 
 @app.command(

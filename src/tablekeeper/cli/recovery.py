@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tablekeeper.cli.arguments import AsJson, Debug, DryRun, StorageOption, TableOption, TablePath, examples, open_table
+from tablekeeper.cli.arguments import (
+    AsJson,
+    Debug,
+    DryRun,
+    StorageOption,
+    TableOption,
+    TablePath,
+    examples,
+    open_table,
+    show_listing,
+    show_result,
+)
 from tablekeeper.cli.failures import reported
-from tablekeeper.cli.json_text import json_document
 
 __all__ = ["recovery_commands"]
 
@@ -33,7 +43,7 @@ def rollback(
     debug: Debug = False,
 ) -> None:
     """Undo a write: one that a dead process left pending, or the newest completed one."""
-    _show(open_table(path, storage_option, option).rollback(instant, dry_run=dry_run), as_json=as_json)
+    show_result(open_table(path, storage_option, option).rollback(instant, dry_run=dry_run), as_json=as_json)
 
 
 @recovery_commands.command(
@@ -63,18 +73,13 @@ def savepoint(
         raise typer.BadParameter("--list and --delete do not go together")
     table = open_table(path, storage_option, option)
     if show:
-        savepoints = table.savepoints()
-        if as_json:
-            for fact in savepoints.to_dicts():
-                typer.echo(json_document(fact))
-        else:
-            typer.echo(repr(savepoints))
+        show_listing(table.savepoints(), as_json=as_json)
     elif delete:
         if instant is None:
             raise typer.BadParameter("--delete needs the INSTANT of the savepoint")
         table.delete_savepoint(instant)
     else:
-        _show(table.savepoint(instant, comment=comment), as_json=as_json)
+        show_result(table.savepoint(instant, comment=comment), as_json=as_json)
 
 
 @recovery_commands.command(
@@ -95,8 +100,4 @@ def restore(
     debug: Debug = False,
 ) -> None:
     """Bring a table back to a savepoint: every later commit is gone for good. Stop all writers first."""
-    _show(open_table(path, storage_option, option).restore(instant, dry_run=dry_run), as_json=as_json)
-
-
-def _show(result: Any, *, as_json: bool) -> None:
-    typer.echo(json_document(result.to_dict()) if as_json else repr(result))
+    show_result(open_table(path, storage_option, option).restore(instant, dry_run=dry_run), as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tablekeeper.engine.local import LocalEngine
-from tablekeeper.engine.protocol import Engine
+from tablekeeper.engine.protocol import Engine, Progress
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
 
@@ -17,14 +17,14 @@ __all__ = ["choose_engine"]
 _REGISTERED: WeakSet[Any] = WeakSet()
 
 
-def choose_engine(*, spark: Any, engine: str | None, runtime: Runtime) -> Engine:
-    """Spark if a session is given, else the local engine if asked for."""
+def choose_engine(*, spark: Any, engine: str | None, runtime: Runtime, progress: Progress | None = None) -> Engine:
+    """Spark if a session is given, else the local engine if asked for. Spark has a progress bar of its own."""
     if engine not in (None, "spark", "local"):
         raise InvalidRequestError(f"engine {engine!r}: use 'spark' with spark=…, or 'local'")
     if engine == "local":
         if spark is not None:
             raise InvalidRequestError("engine='local' runs without Spark: leave out spark=…, or choose engine='spark'")
-        return LocalEngine(runtime=runtime)
+        return LocalEngine(runtime=runtime, progress=progress)
     if spark is None:
         raise InvalidRequestError(
             "pass spark=… (a SparkSession) to work on Spark, or engine='local' to work without it"

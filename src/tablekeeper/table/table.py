@@ -13,11 +13,11 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.config.table_properties import new_table_properties
 from tablekeeper.config.write_settings import IndexKind, WriteSettings
-from tablekeeper.engine.protocol import Frame
+from tablekeeper.engine.protocol import Frame, Progress
 from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.read.incremental import read_changes
-from tablekeeper.read.query import Query, load_query_snapshot, read_rows
+from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_schema
 from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
@@ -128,9 +128,13 @@ class Table(Maintenance):
         options: Mapping[str, object] | None = None,
         storage_options: Mapping[str, str] | None = None,
         runtime: Runtime = SYSTEM_RUNTIME,
+        progress: Progress | None = None,
     ) -> Table:
-        """Open an existing table, whoever made it. `options` go over those that the table was created with."""
-        chosen = choose_engine(spark=spark, engine=engine, runtime=runtime)
+        """Open an existing table, whoever made it. `options` go over those that the table was created with.
+
+        `progress` is called after each task on the local engine: with what is being done, tasks done, tasks in all.
+        """
+        chosen = choose_engine(spark=spark, engine=engine, runtime=runtime, progress=progress)
         storage = open_storage(path, options=storage_options, runtime=runtime)
         load_table_config(storage)
         merged = Options(options).merged_over(load_writer_options(storage))
@@ -138,8 +142,8 @@ class Table(Maintenance):
 
     @property
     def schema(self) -> Any:
-        """Columns of the table, as the engine's kind of schema, without Hudi's meta columns."""
-        return self._engine.native_schema(self._load_schema())
+        """Columns of the table as reads give them, as the engine's kind of schema, without Hudi's meta columns."""
+        return self._engine.native_schema(shown_schema(self._load_schema(), self.config))
 
     def upsert(
         self,
@@ -294,7 +298,7 @@ class Table(Maintenance):
         config = self.config
         timeline = load_timeline(self._storage, config)
         snapshot = load_snapshot(self._storage, config, timeline, runtime=self._runtime)
-        schema = load_table_schema(self._storage, config, timeline)
+        schema = shown_schema(load_table_schema(self._storage, config, timeline), config)
         return describe_table(self.path, config, timeline, snapshot, schema)
 
     def rollback(self, instant: object, *, dry_run: bool = False) -> RollbackResult:

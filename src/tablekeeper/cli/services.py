@@ -1,0 +1,343 @@
+"""The commands of the table services: compact, log-compact, cluster, clean, archive, cancel, plans and explain.
+
+Long work shows a progress bar on the error stream if that is a terminal, so that what is printed can be piped.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from tablekeeper.cli.arguments import (
+    AsJson,
+    Debug,
+    DryRun,
+    StorageOption,
+    TableOption,
+    TablePath,
+    examples,
+    open_table,
+    show_listing,
+    show_result,
+)
+from tablekeeper.cli.failures import reported
+from tablekeeper.services.plans import ServiceKind
+from tablekeeper.table import Table
+
+__all__ = ["service_commands"]
+
+service_commands = typer.Typer()
+
+
+class Step(enum.StrEnum):
+    """How much of a service to do."""
+
+    RUN = "run"
+    SCHEDULE = "schedule"
+    EXECUTE = "execute"
+
+
+class Explained(enum.StrEnum):
+    """What can be explained."""
+
+    COMPACTION = "compaction"
+    LOG_COMPACTION = "log-compaction"
+    CLUSTERING = "clustering"
+    CLEAN = "clean"
+    ARCHIVE = "archive"
+
+
+Only = Annotated[
+    Step,
+    typer.Option(
+        "--step", help="run schedules a plan and carries it out; schedule only plans; execute only carries out plans."
+    ),
+]
+Partitions = Annotated[
+    str | None,
+    typer.Option(metavar="CONDITION", help="Only partitions that match, such as \"city = 'sf'\".", show_default=False),
+]
+Cancellable = Annotated[bool, typer.Option("--cancellable", help="The plan yields to writers, and can be called off.")]
+Mutable = Annotated[bool, typer.Option("--mutable", help="A failed attempt takes the plan with it.")]
+OrderBy = Annotated[str | None, typer.Option(metavar="A,B", help="Columns to order the rows by.", show_default=False)]
+Curve = Annotated[
+    str | None, typer.Option("--strategy", metavar="HOW", help="sort, zorder or hilbert.", show_default=False)
+]
+TargetSize = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Size of the new files, such as 256MB.", show_default=False)
+]
+KeepCommits = Annotated[int | None, typer.Option(min=1, help="Keep what the last so many commits need.")]
+KeepHours = Annotated[int | None, typer.Option(min=1, help="Keep what the commits of the last so many hours need.")]
+KeepVersions = Annotated[int | None, typer.Option(min=1, help="Keep so many versions of each file group.")]
+
+
+@service_commands.command(
+    epilog=examples(
+        "tablekeeper compact /lake/trips",
+        "tablekeeper compact /lake/trips --partitions \"city = 'sf'\" --cancellable",
+        "tablekeeper compact /lake/trips --step schedule",
+    )
+)
+@reported
+def compact(
+    path: TablePath,
+    *,
+    step: Only = Step.RUN,
+    partitions: Partitions = None,
+    cancellable: Cancellable = False,
+    mutable: Mutable = False,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """Merge the logs of a merge-on-read table into new base files."""
+    with _progress() as progress:
+        table = open_table(path, storage_option, option, progress=progress)
+        asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
+        done = _do(step, table, ServiceKind.COMPACTION, asked)
+    _show_all(done, as_json=as_json)
+
+
+@service_commands.command(
+    "log-compact",
+    epilog=examples(
+        "tablekeeper log-compact /lake/trips", "tablekeeper log-compact /lake/trips --step schedule --json"
+    ),
+)
+@reported
+def log_compact(
+    path: TablePath,
+    *,
+    step: Only = Step.RUN,
+    partitions: Partitions = None,
+    cancellable: Cancellable = False,
+    mutable: Mutable = False,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """Merge many small logs of a file group into one, leaving base files alone."""
+    with _progress() as progress:
+        table = open_table(path, storage_option, option, progress=progress)
+        asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
+        done = _do(step, table, ServiceKind.LOG_COMPACTION, asked)
+    _show_all(done, as_json=as_json)
+
+
+@service_commands.command(
+    epilog=examples(
+        "tablekeeper cluster /lake/trips --order-by ts --target-file-size 256MB",
+        "tablekeeper cluster /lake/trips --order-by city,ts --strategy hilbert --cancellable",
+    )
+)
+@reported
+def cluster(
+    path: TablePath,
+    *,
+    step: Only = Step.RUN,
+    order_by: OrderBy = None,
+    strategy: Curve = None,
+    target_file_size: TargetSize = None,
+    partitions: Partitions = None,
+    cancellable: Cancellable = False,
+    mutable: Mutable = False,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """Rewrite small files into larger ones, with their rows in order."""
+    with _progress() as progress:
+        table = open_table(path, storage_option, option, progress=progress)
+        asked = {
+            "order_by": _columns(order_by),
+            "strategy": strategy,
+            "target_file_size": target_file_size,
+            "partitions": partitions,
+            "cancellable": cancellable,
+            "mutable": mutable,
+        }
+        done = _do(step, table, ServiceKind.CLUSTERING, asked)
+    _show_all(done, as_json=as_json)
+
+
+@service_commands.command(
+    epilog=examples(
+        "tablekeeper clean /lake/trips --keep-commits 10",
+        "tablekeeper clean /lake/trips --keep-hours 24 --dry-run",
+    )
+)
+@reported
+def clean(
+    path: TablePath,
+    *,
+    keep_commits: KeepCommits = None,
+    keep_hours: KeepHours = None,
+    keep_file_versions: KeepVersions = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """Delete files that no reader of the kept window needs, and put right what died."""
+    keep: dict[str, Any] = {
+        "keep_commits": keep_commits,
+        "keep_hours": keep_hours,
+        "keep_file_versions": keep_file_versions,
+    }
+    with _progress() as progress:
+        table = open_table(path, storage_option, option, progress=progress)
+        done = table.explain_clean(**keep) if dry_run else table.clean(**keep)
+    _show_all([done], as_json=as_json)
+
+
+@service_commands.command(
+    epilog=examples("tablekeeper archive /lake/trips", "tablekeeper archive /lake/trips --dry-run")
+)
+@reported
+def archive(
+    path: TablePath,
+    *,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """Move old instants out of the active timeline, which stays short and quick to load."""
+    table = open_table(path, storage_option, option)
+    show_result(table.explain_archive() if dry_run else table.archive(), as_json=as_json)
+
+
+@service_commands.command(
+    epilog=examples('tablekeeper cancel /lake/trips 20261115100000000 --reason "the cluster is needed elsewhere"')
+)
+@reported
+def cancel(
+    path: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="The plan.", show_default=False)],
+    *,
+    reason: Annotated[str, typer.Option(help="Why; kept with the request.")] = "asked for on the command line",
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for a running executor.")] = "10s",
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """Call a pending plan off. Exit code 1 if it was carried out before, or is still being executed."""
+    result = open_table(path, storage_option, option).cancel(instant, reason=reason, wait=wait)
+    show_result(result, as_json=as_json)
+    if not result.is_removed:
+        raise typer.Exit(1)
+
+
+@service_commands.command(epilog=examples("tablekeeper plans /lake/trips", "tablekeeper plans /lake/trips --json"))
+@reported
+def plans(
+    path: TablePath,
+    *,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """Plans that wait on the timeline: how old, how large, and who is at work on them."""
+    show_listing(open_table(path, storage_option, option).plans(), as_json=as_json)
+
+
+@service_commands.command(
+    epilog=examples(
+        "tablekeeper explain /lake/trips compaction",
+        "tablekeeper explain /lake/trips clustering --order-by ts --json",
+        "tablekeeper explain /lake/trips clean --option hoodie.clean.commits.retained=5",
+    )
+)
+@reported
+def explain(
+    path: TablePath,
+    service: Annotated[Explained, typer.Argument(help="The service.", show_default=False)],
+    *,
+    partitions: Partitions = None,
+    order_by: OrderBy = None,
+    strategy: Curve = None,
+    target_file_size: TargetSize = None,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    option: TableOption = None,
+    debug: Debug = False,
+) -> None:
+    """What a service would do now and why, and what it would leave out and why. Changes nothing."""
+    table = open_table(path, storage_option, option)
+    match service:
+        case Explained.COMPACTION:
+            explained: Any = table.explain_compaction(partitions=partitions)
+        case Explained.LOG_COMPACTION:
+            explained = table.explain_log_compaction(partitions=partitions)
+        case Explained.CLUSTERING:
+            explained = table.explain_clustering(
+                partitions=partitions,
+                order_by=_columns(order_by),
+                strategy=strategy,
+                target_file_size=target_file_size,
+            )
+        case Explained.CLEAN:
+            explained = table.explain_clean()
+        case Explained.ARCHIVE:
+            explained = table.explain_archive()
+    show_result(explained, as_json=as_json)
+
+
+def _do(step: Step, table: Table, kind: ServiceKind, asked: dict[str, Any]) -> list[Any]:
+    """What was done of the service, None in it for nothing."""
+    run, schedule = {
+        ServiceKind.COMPACTION: (table.compact, table.schedule_compaction),
+        ServiceKind.LOG_COMPACTION: (table.log_compact, table.schedule_log_compaction),
+        ServiceKind.CLUSTERING: (table.cluster, table.schedule_clustering),
+    }[kind]
+    match step:
+        case Step.RUN:
+            return [run(**asked)]
+        case Step.SCHEDULE:
+            return [schedule(**asked)]
+        case Step.EXECUTE:
+            return list(table.execute_waiting(kind)) or [None]
+
+
+def _show_all(results: list[Any], *, as_json: bool) -> None:
+    for result in results:
+        if result is not None:
+            show_result(result, as_json=as_json)
+        elif not as_json:
+            typer.echo("nothing to do")
+
+
+def _columns(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """What an engine tells of its progress, as a bar for each kind of work; None where nobody would see it."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        known: dict[str, TaskID] = {}
+
+        def tell(label: str, done: int, total: int) -> None:
+            if label not in known:
+                known[label] = bars.add_task(label, total=total)
+            bars.update(known[label], completed=done, total=total)
+
+        yield tell
