@@ -7,13 +7,17 @@ from tablekeeper.errors import (
     FencedError,
     InvalidRequestError,
     LockNotAcquiredError,
+    PlanCancelledError,
+    PlanHeldError,
     StorageError,
     TablekeeperError,
     UnsupportedFeatureError,
 )
 from tablekeeper.services.doctor import DoctorReport
+from tablekeeper.services.plans import ServiceResult
 from tablekeeper.services.rollback import RollbackResult
 from tablekeeper.services.savepoint import RestoreResult, Savepoint
+from tablekeeper.services.scheduling import ScheduledPlan
 from tablekeeper.table import Table
 from tablekeeper.write.results import WriteResult
 
@@ -25,9 +29,13 @@ __all__ = [
     "FencedError",
     "InvalidRequestError",
     "LockNotAcquiredError",
+    "PlanCancelledError",
+    "PlanHeldError",
     "RestoreResult",
     "RollbackResult",
     "Savepoint",
+    "ScheduledPlan",
+    "ServiceResult",
     "StorageError",
     "Table",
     "TablekeeperError",
