@@ -19,7 +19,6 @@ from tablekeeper.format.plans import (
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.clustering_strategies import CLUSTERING_STRATEGIES
 from tablekeeper.services.compaction_strategies import COMPACTION_STRATEGIES, CompactionStrategy
-from tablekeeper.services.partitions import load_touched_partitions
 from tablekeeper.services.plans import ServiceKind
 from tablekeeper.timeline import create_requested, load_content
 from tests.support.planning_world import PlanningWorld, group, time_of
@@ -298,17 +297,6 @@ class TestEveryService:
         own = f"{__name__}.{WantsAll.__name__}"
         window = world.window(world.compaction(CompactionSettings(strategy=own)))
         assert (window.is_full, window.partitions) == (True, ("a", "b"))
-
-    def test_others_can_ask_which_partitions_were_touched_between_two_moments(self, world: PlanningWorld) -> None:
-        world.write({group("a"): 1})
-        second = world.write({group("b"): 1})
-        third = world.write({group("b"): 1, group("c"): 1})
-        touched = load_touched_partitions(
-            world.environment, world.timeline, completed_from=second.completed_at, completed_until=third.completed_at
-        )
-        everything = load_touched_partitions(world.environment, world.timeline)
-        assert touched == {"b": (second,)}
-        assert list(everything) == ["a", "b", "c"]
 
 
 class WantsAll(CompactionStrategy):

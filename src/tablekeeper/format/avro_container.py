@@ -23,7 +23,15 @@ import fastavro
 
 from tablekeeper.errors import CorruptTableError
 
-__all__ = ["NAMESPACE", "decode_any_record", "decode_record", "encode_record", "load_schema", "schema_json"]
+__all__ = [
+    "NAMESPACE",
+    "decode_any_record",
+    "decode_notes",
+    "decode_record",
+    "encode_record",
+    "load_schema",
+    "schema_json",
+]
 
 NAMESPACE = "org.apache.hudi.avro.model"
 
@@ -56,8 +64,11 @@ def load_schema(name: str) -> Any:
     return fastavro.parse_schema(json.loads(schema_json(name)))
 
 
-def encode_record(schema_name: str, record: Mapping[str, Any]) -> bytes:
-    """A container file with one record. Equal records give equal bytes."""
+def encode_record(schema_name: str, record: Mapping[str, Any], *, notes: Mapping[str, bytes] | None = None) -> bytes:
+    """A container file with one record. Equal records give equal bytes.
+
+    `notes` go into the header, where readers find them without the record, and others ignore them.
+    """
     body = BytesIO()
     fastavro.schemaless_writer(body, load_schema(schema_name), record)
     content = body.getvalue()
@@ -65,19 +76,23 @@ def encode_record(schema_name: str, record: Mapping[str, Any]) -> bytes:
     # Readers only need the marker to repeat after the block; deriving it keeps encoding repeatable.
     sync = hashlib.md5(schema + content, usedforsecurity=False).digest()
     header = {b"avro.schema": schema, b"avro.codec": b"null"}
+    header |= {key.encode(): value for key, value in (notes or {}).items()}
     entries = b"".join(_bytes_field(key) + _bytes_field(value) for key, value in header.items())
     return b"".join(
         (_MAGIC, _varint(len(header)), entries, _varint(0), sync, _varint(1), _varint(len(content)), content, sync)
     )
 
 
-def decode_record(data: bytes, *, file: str, schema_name: str | None = None) -> dict[str, Any]:
+def decode_record(
+    data: bytes, *, file: str, schema_name: str | None = None, without: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """The one record of a container file.
 
     With `schema_name` the result has exactly that schema's fields and types, missing ones at their
-    defaults. Without, the schema is the known one of the writer's record name.
+    defaults. Without, the schema is the known one of the writer's record name. Fields named in `without`, at any
+    depth, are stepped over, which is faster than decoding them.
     """
-    name, record = _decode(data, file=file, schema_name=schema_name)
+    name, record = _decode(data, file=file, schema_name=schema_name, without=without)
     if schema_name is not None and name != schema_name:
         raise CorruptTableError(file=file, reason=f"holds a {name} where a {schema_name} belongs")
     return record
@@ -88,7 +103,14 @@ def decode_any_record(data: bytes, *, file: str) -> tuple[str, dict[str, Any]]:
     return _decode(data, file=file, schema_name=None)
 
 
-def _decode(data: bytes, *, file: str, schema_name: str | None) -> tuple[str, dict[str, Any]]:
+def decode_notes(data: bytes, *, file: str) -> dict[str, bytes]:
+    """The header of a container file, of which `data` need be no more than the beginning."""
+    return _read_header(_Cursor(data, file))
+
+
+def _decode(
+    data: bytes, *, file: str, schema_name: str | None, without: frozenset[str] = frozenset()
+) -> tuple[str, dict[str, Any]]:
     cursor = _Cursor(data, file)
     header = _read_header(cursor)
     codec = header.get("avro.codec", b"null")
@@ -101,7 +123,7 @@ def _decode(data: bytes, *, file: str, schema_name: str | None) -> tuple[str, di
         raise CorruptTableError(file=file, reason="not an Avro container with exactly one record")
     try:
         name, writer = _writer_schema(header.get("avro.schema", b""))
-        reader = _reader_schema(schema_name or name, writer_name=name)
+        reader = _reader_schema(schema_name or name, writer_name=name, without=without)
         source = BytesIO(content)
         record = fastavro.schemaless_reader(source, writer, None if reader == writer else reader)
     except Exception as error:  # whatever a decoder trips over, the bytes are at fault
@@ -177,11 +199,30 @@ def _writer_schema(text: bytes) -> tuple[str, Any]:
     return str(schema["name"]).rsplit(".", 1)[-1], fastavro.parse_schema(schema)
 
 
-def _reader_schema(name: str, *, writer_name: str) -> Any:
+def _reader_schema(name: str, *, writer_name: str, without: frozenset[str]) -> Any:
     """What to decode into; None (the writer's own schema) for a record that this package does not know."""
     if name != writer_name or not (resources.files(__package__) / "avro_schemas" / f"{name}.avsc").is_file():
         return None
-    return load_schema(name)
+    return _load_part(name, without) if without else load_schema(name)
+
+
+@cache
+def _load_part(name: str, without: frozenset[str]) -> Any:
+    return fastavro.parse_schema(_part(json.loads(schema_json(name)), without))
+
+
+def _part(schema: Any, without: frozenset[str]) -> Any:
+    """The schema less some fields. Records that only these fields define are used nowhere else."""
+    if isinstance(schema, list):
+        return [_part(each, without) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        key: _part(value, without) if key in ("type", "items", "values") else value for key, value in schema.items()
+    }
+    if "fields" in schema:
+        kept["fields"] = [_part(each, without) for each in schema["fields"] if each["name"] not in without]
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

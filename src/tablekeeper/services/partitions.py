@@ -18,20 +18,21 @@ and `why_full` says why. The number of storage calls follows the instants of the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from tablekeeper.config.service_settings import SCOPE_PARAM
-from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
+from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.plans import (
+    PlanOutline,
     RollbackMetadata,
-    decode_compaction_plan,
-    decode_requested_replace_metadata,
+    decode_outline,
+    decode_outline_note,
     decode_rollback_metadata,
 )
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
-from tablekeeper.services.plans import Plan, ServiceKind
+from tablekeeper.services.plans import ServiceKind
 from tablekeeper.snapshot.snapshot import load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history
@@ -42,14 +43,12 @@ __all__ = [
     "PlanningWindow",
     "load_completed_plans",
     "load_planning_window",
-    "load_touched_partitions",
     "pending_record",
 ]
 
 _PENDING_KEY = "tablekeeper.planning.pending"
+_BEGINNING_BYTES = 1 << 20
 _SERVICE_ACTIONS = frozenset(kind.action for kind in ServiceKind)
-
-Decode = Callable[[bytes, str], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,16 @@ class _UntrustedWindowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _LastPlan:
-    """The last completed plan. `is_ours`: it keeps the rules of this module about what is recorded as missing."""
+    """The last completed plan."""
 
     instant: Instant
-    plan: Plan
-    is_ours: bool
+    missing: tuple[str, ...]
+    outline: PlanOutline
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it keeps the rules of this module about what is recorded as missing."""
+        return SCOPE_PARAM in self.outline.params
 
     @property
     def since(self) -> CompletionTime:
@@ -93,19 +97,17 @@ def load_planning_window(
     kind: ServiceKind,
     *,
     incremental: bool,
-    decode: Decode,
     scope: str = "",
 ) -> PlanningWindow:
     """The partitions that a plan of this kind, made now, has to look into.
 
-    `decode` reads a plan of this kind (contents, file name). `scope` is that of the strategy; where it is given and the
-    last plan had another one, all partitions are listed.
+    `scope` is that of the strategy; where it is given and the last plan had another one, all partitions are listed.
     """
     until = RequestedTime(next_time(environment, timeline))
     try:
         if not incremental:
             raise _UntrustedWindowError("incremental planning is switched off")
-        last = _load_last_plan(environment, timeline, kind, decode)
+        last = _load_last_plan(environment, timeline, kind)
         _refuse_other_scope(last, scope)
         return _load_window(environment, timeline, last, until)
     except _UntrustedWindowError as reason:
@@ -130,25 +132,6 @@ def load_completed_plans(environment: TableEnvironment, timeline: Timeline, kind
     )
 
 
-def load_touched_partitions(
-    environment: TableEnvironment,
-    timeline: Timeline,
-    *,
-    completed_from: CompletionTime | None = None,
-    completed_until: CompletionTime | None = None,
-) -> dict[str, tuple[Instant, ...]]:
-    """Partitions that commits wrote to or replaced files in, with these commits, both in order.
-
-    Commits count that completed at or after `completed_from` and before `completed_until`.
-    """
-    instants = [
-        instant
-        for instant in timeline.completed_writes_by_completion
-        if _lies_in(instant, completed_from=completed_from, completed_until=completed_until)
-    ]
-    return _load_touched(environment, instants)
-
-
 def pending_record(timeline: Timeline) -> dict[str, str]:
     """What a plan keeps in its extra metadata about the moment of its publishing.
 
@@ -159,7 +142,7 @@ def pending_record(timeline: Timeline) -> dict[str, str]:
     return {_PENDING_KEY: ",".join(instant.requested_at.value for instant in pending)}
 
 
-def _load_last_plan(environment: TableEnvironment, timeline: Timeline, kind: ServiceKind, decode: Decode) -> _LastPlan:
+def _load_last_plan(environment: TableEnvironment, timeline: Timeline, kind: ServiceKind) -> _LastPlan:
     completed = load_completed_plans(environment, timeline, kind)
     if not completed:
         raise _UntrustedWindowError(f"no completed {kind.value} on the active timeline")
@@ -168,29 +151,30 @@ def _load_last_plan(environment: TableEnvironment, timeline: Timeline, kind: Ser
         # A savepoint can keep an instant on the timeline from which later ones have been archived.
         raise _UntrustedWindowError(f"{kind.value} {last.requested_at} is older than the rest of the active timeline")
     requested = Instant(last.requested_at, kind.action, State.REQUESTED)
-    file = instant_path(environment.config, requested)
     try:
-        content = load_content(environment.storage, environment.config, requested)
-        plan = decode(content, file)
-        is_ours = plan.strategy is not None and SCOPE_PARAM in plan.strategy.params
-        if not is_ours and not _records_missing(content, kind, file=file):
-            raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} does not say what it left out")
+        outline = _load_outline(environment, requested)
     except NotFoundError as error:
         raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} is gone") from error
-    except (CorruptTableError, UnsupportedFeatureError) as error:
+    except CorruptTableError as error:
         raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} cannot be read ({error})") from error
-    return _LastPlan(last, plan, is_ours)
+    if outline.missing is None:
+        raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} does not say what it left out")
+    return _LastPlan(last, outline.missing, outline)
 
 
-def _records_missing(content: bytes, kind: ServiceKind, *, file: str) -> bool:
-    if kind is ServiceKind.CLUSTERING:
-        clustering = decode_requested_replace_metadata(content, file=file).clustering_plan
-        return clustering is not None and clustering.records_missing
-    return decode_compaction_plan(content, file=file).records_missing
+def _load_outline(environment: TableEnvironment, requested: Instant) -> PlanOutline:
+    """What the plan says beside its file groups. Of a large plan of ours only the beginning is read."""
+    file = instant_path(environment.config, requested)
+    beginning = environment.storage.read_range(file, start=0, length=_BEGINNING_BYTES)
+    noted = decode_outline_note(beginning, file=file)
+    if noted is not None:
+        return noted
+    content = beginning if len(beginning) < _BEGINNING_BYTES else environment.storage.read(file)
+    return decode_outline(content, file=file, is_clustering=requested.action is Action.CLUSTERING)
 
 
 def _refuse_other_scope(last: _LastPlan, scope: str) -> None:
-    recorded = last.plan.strategy.params.get(SCOPE_PARAM, "") if last.plan.strategy is not None else ""
+    recorded = last.outline.params.get(SCOPE_PARAM, "")
     if scope and recorded and scope != recorded:
         raise _UntrustedWindowError(f"plan {last.instant.requested_at} was made with other settings")
 
@@ -210,7 +194,7 @@ def _load_window(
             reasons[partition].append(f"rolled back by {rollback.requested_at}")
     except NotFoundError as error:
         raise _UntrustedWindowError(f"{error.path} was archived meanwhile") from error
-    for partition in last.plan.missing:
+    for partition in last.missing:
         reasons[partition].append(f"missing since {since}")
     for partition, plan in _load_planned_before(environment, timeline, last):
         reasons[partition].append(f"planned by {plan.requested_at} before {since}")
@@ -264,7 +248,7 @@ def _refuse_restore(timeline: Timeline, last: _LastPlan) -> None:
 def _refuse_archived(environment: TableEnvironment, timeline: Timeline, last: _LastPlan) -> None:
     """A commit that began before the last plan and completed after it can be archived before the plan is."""
     storage, config = environment.storage, environment.config
-    record = last.plan.extra.get(_PENDING_KEY)
+    record = last.outline.extra.get(_PENDING_KEY)
     since = last.instant.requested_at
     if record is None:
         for archived in iterate_history(storage, config, with_contents=False):

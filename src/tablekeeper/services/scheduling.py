@@ -85,7 +85,6 @@ def plan_draft(environment: TableEnvironment, service: Service, *, flags: PlanFl
         timeline,
         service.kind,
         incremental=incremental and service.is_incremental,
-        decode=partial(_decode, service),
         scope=service.scope,
     )
     choice = service.choose_partitions(window.partitions)
@@ -142,10 +141,6 @@ def _publish(
         left_out=draft.left_out,
         flags=flags,
     )
-
-
-def _decode(service: Service, content: bytes, file: str) -> Plan:
-    return service.decode(content, file=file)
 
 
 def _load_snapshot(environment: TableEnvironment, timeline: Timeline, partitions: Sequence[str]) -> Snapshot:

@@ -33,6 +33,7 @@ from tablekeeper.format.plans.compaction import (
     decode_compaction_plan,
     encode_compaction_plan,
 )
+from tablekeeper.format.plans.outline import PlanOutline, decode_outline, decode_outline_note
 from tablekeeper.format.plans.restore import (
     RestoreMetadata,
     RestorePlan,
@@ -67,6 +68,7 @@ __all__ = [
     "CompactionOperation",
     "CompactionPlan",
     "InstantInfo",
+    "PlanOutline",
     "RequestedReplaceMetadata",
     "RestoreMetadata",
     "RestorePlan",
@@ -81,6 +83,8 @@ __all__ = [
     "decode_clean_metadata",
     "decode_clean_plan",
     "decode_compaction_plan",
+    "decode_outline",
+    "decode_outline_note",
     "decode_requested_replace_metadata",
     "decode_restore_metadata",
     "decode_restore_plan",

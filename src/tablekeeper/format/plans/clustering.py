@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.format.avro_container import decode_record, encode_record
+from tablekeeper.format.plans.outline import PlanOutline, encode_outline_note
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import FileGroupId, Operation
 
@@ -82,6 +83,7 @@ def encode_requested_replace_metadata(metadata: RequestedReplaceMetadata) -> byt
             "extraMetadata": dict(metadata.extra_metadata),
             "version": metadata.version,
         },
+        notes=_outline_note(plan) if plan is not None else None,
     )
 
 
@@ -98,6 +100,15 @@ def decode_requested_replace_metadata(data: bytes, *, file: str) -> RequestedRep
         extra_metadata=record["extraMetadata"] or {},
         version=record["version"],
     )
+
+
+def _outline_note(plan: ClusteringPlan) -> dict[str, bytes]:
+    outline = PlanOutline(
+        missing=plan.missing_schedule_partitions if plan.records_missing else None,
+        params=plan.strategy.params if plan.strategy is not None else {},
+        extra=plan.extra_metadata,
+    )
+    return encode_outline_note(outline, groups=sum(len(group.slices) for group in plan.input_groups))
 
 
 def _encode_plan(plan: ClusteringPlan) -> dict[str, Any]:

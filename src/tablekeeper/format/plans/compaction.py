@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.format.avro_container import decode_record, encode_record
+from tablekeeper.format.plans.outline import PlanOutline, encode_outline_note
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import FileGroupId
 
@@ -65,6 +66,7 @@ def encode_compaction_plan(plan: CompactionPlan) -> bytes:
             "preserveHoodieMetadata": plan.preserve_metadata,
             "missingSchedulePartitions": list(plan.missing_schedule_partitions) if plan.records_missing else None,
         },
+        notes=encode_outline_note(_outline(plan), groups=len(plan.operations)),
     )
 
 
@@ -81,6 +83,14 @@ def decode_compaction_plan(data: bytes, *, file: str) -> CompactionPlan:
         preserve_metadata=bool(record["preserveHoodieMetadata"]),
         version=record["version"],
         records_missing=record["missingSchedulePartitions"] is not None,
+    )
+
+
+def _outline(plan: CompactionPlan) -> PlanOutline:
+    return PlanOutline(
+        missing=plan.missing_schedule_partitions if plan.records_missing else None,
+        params=plan.strategy.params if plan.strategy is not None else {},
+        extra=plan.extra_metadata,
     )
 
 

@@ -1,0 +1,79 @@
+"""What a plan of compaction, log compaction or clustering says beside its file groups, read without decoding those.
+
+The next plan needs the partitions that the last one left out, and nothing of the tens of thousands of file groups that
+it may hold. Large plans of ours carry their outline in the header of the file as well; of all others it is decoded by
+stepping over the groups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.avro_container import decode_notes, decode_record
+
+__all__ = ["PlanOutline", "decode_outline", "decode_outline_note", "encode_outline_note"]
+
+_NOTE = "tablekeeper.outline"
+_LARGE = 1_000
+_GROUPS = frozenset({"operations", "inputGroups"})
+_COMPACTION = "HoodieCompactionPlan"
+_REPLACE = "HoodieRequestedReplaceMetadata"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutline:
+    """`missing` partitions were left out; None if whoever made the plan did not record any."""
+
+    missing: tuple[str, ...] | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode_outline_note(outline: PlanOutline, *, groups: int) -> dict[str, bytes]:
+    """Notes for the header of a plan of so many file groups; none for a small one."""
+    if groups < _LARGE:
+        return {}
+    missing = list(outline.missing) if outline.missing is not None else None
+    record = {"missing": missing, "params": dict(outline.params), "extra": dict(outline.extra)}
+    return {_NOTE: json.dumps(record, separators=(",", ":"), sort_keys=True).encode()}
+
+
+def decode_outline_note(data: bytes, *, file: str) -> PlanOutline | None:
+    """The outline from the header of a plan, of which `data` is the beginning; None if it is not in there."""
+    try:
+        note = decode_notes(data, file=file).get(_NOTE)
+    except CorruptTableError:
+        # Cut off inside the header, or damaged: whoever reads the whole file finds out.
+        return None
+    if note is None:
+        return None
+    try:
+        record = json.loads(note)
+        missing = record["missing"]
+        return PlanOutline(
+            missing=None if missing is None else tuple(str(each) for each in missing),
+            params={str(key): str(value) for key, value in record["params"].items()},
+            extra={str(key): str(value) for key, value in record["extra"].items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptTableError(file=file, reason=f"the outline of the plan does not decode ({error})") from error
+
+
+def decode_outline(data: bytes, *, file: str, is_clustering: bool) -> PlanOutline:
+    """The outline of a plan, from the whole of its file."""
+    noted = decode_outline_note(data, file=file)
+    if noted is not None:
+        return noted
+    record = decode_record(data, file=file, schema_name=_REPLACE if is_clustering else _COMPACTION, without=_GROUPS)
+    plan = record["clusteringPlan"] if is_clustering else record
+    if plan is None:
+        return PlanOutline()
+    missing, strategy = plan["missingSchedulePartitions"], plan["strategy"]
+    return PlanOutline(
+        missing=None if missing is None else tuple(missing),
+        params=(strategy["strategyParams"] or {}) if strategy is not None else {},
+        extra=plan["extraMetadata"] or {},
+    )
