@@ -22,8 +22,6 @@ __all__: list[str] = []
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
 NO_METADATA = {"hoodie.metadata.enable": "false"}
 both_types = pytest.mark.parametrize("table_type", ["cow", "mor"])
-# Where merge-on-read differs between readers, docs/interop.md says how.
-only_cow = pytest.mark.parametrize("table_type", ["cow"])
 
 
 def rows(*values: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -94,14 +92,16 @@ def test_java_makes_the_first_commit_of_a_table_that_we_created(table_type: str,
     assert [row["p"] for row in it.agree()] == ["z", "b"]
 
 
-@only_cow
+@both_types
 def test_columns_added_and_widened_by_us_read_the_same_everywhere(table_type: str, spark: Any, tmp_path: Path) -> None:
     narrow = pa.schema([("id", pa.string()), ("v", pa.int32()), ("f", pa.float32())])
     wide = pa.schema([("id", pa.string()), ("v", pa.int64()), ("f", pa.float64()), ("n", pa.string())])
     it = corner(spark, tmp_path / "t", table_type, schema=narrow)
     it.ours.upsert(rows(("1", 1, 0.1), ("2", 2, 0.2), ("3", 3, 0.3), schema=narrow))
     it.ours.upsert(rows(("2", 2**40, 0.1, "new"), schema=wide))
-    assert [row["n"] for row in it.agree()] == [None, "new", None]
+    read = it.agree()
+    assert [row["n"] for row in read] == [None, "new", None]
+    assert [row["f"] for row in read] == [0.1, 0.1, 0.3]
     it.java.write(rows(("1", 5, 2.5, "java"), schema=wide), "upsert")
     assert [row["n"] for row in it.agree()] == ["java", "new", None]
 
@@ -109,17 +109,14 @@ def test_columns_added_and_widened_by_us_read_the_same_everywhere(table_type: st
 TOMBSTONES = pa.schema([*SCHEMA, ("_hoodie_is_deleted", pa.bool_())])
 
 
+# Ordering values of versions of one row; `dead` ones say that they are deleted, and `dead-` has no value.
 DELETED_BY_KEY = ["5 delete 1", "5 9 delete 1", "5 delete delete dead1", "5 1 delete dead1", "5 dead9 delete 1"]
-DELETED_BY_ROWS = ["5 dead9 5", "5 dead1 9"]
+DELETED_BY_KEY += ["5 delete dead1 9", "5 delete 5"]
+DELETED_BY_ROWS = ["5 dead9 5", "5 dead1 9", "5 dead- 1", "5 dead- 7"]
 
 
-@pytest.mark.parametrize(
-    ("story", "table_type"),
-    [
-        *((story, "cow") for story in DELETED_BY_KEY + DELETED_BY_ROWS),
-        *((story, "mor") for story in DELETED_BY_ROWS),
-    ],
-)
+@both_types
+@pytest.mark.parametrize("story", DELETED_BY_KEY + DELETED_BY_ROWS)
 def test_deletes_and_revivals_merge_as_java_merges_them(
     story: str, table_type: str, spark: Any, tmp_path: Path
 ) -> None:
@@ -129,9 +126,59 @@ def test_deletes_and_revivals_merge_as_java_merges_them(
         if word == "delete":
             it.ours.delete(rows(("k", "", 0, False), schema=TOMBSTONES))
         else:
-            deleted, moment = word.startswith("dead"), int(word.removeprefix("dead"))
+            deleted, digits = word.startswith("dead"), word.removeprefix("dead")
+            moment = int(digits) if digits != "-" else None
             it.ours.upsert(rows(("k", word, moment, deleted), schema=TOMBSTONES))
     assert {"other"} <= {row["id"] for row in it.agree()} <= {"other", "k"}
+
+
+@pytest.mark.parametrize("operation", ["bulk_insert", "insert", "insert_overwrite", "insert_overwrite_table"])
+@both_types
+def test_rows_marked_as_deleted_are_stored_or_left_out_as_java_does_it(
+    table_type: str, operation: str, spark: Any, tmp_path: Path
+) -> None:
+    given = [("a", "sf", 2, True), ("d", "sf", 1, False), ("e", "la", 1, True)]
+    left = []
+    for who in ("ours", "java"):
+        it = corner(spark, tmp_path / who, table_type, schema=TOMBSTONES, ordering="v", partition_by=["p"])
+        it.ours.upsert(
+            rows(*[(key, p, 1, False) for key, p in (("a", "sf"), ("b", "la"), ("c", "ny"))], schema=TOMBSTONES)
+        )
+        if who == "ours":
+            getattr(it.ours, operation)(rows(*given, schema=TOMBSTONES))
+        else:
+            it.java.write(rows(*given, schema=TOMBSTONES), operation)
+        left.append(sorted((row["id"], row["_hoodie_is_deleted"]) for row in it.agree()))
+    assert left[0] == left[1]
+
+
+@both_types
+def test_a_field_that_partitions_by_time_is_text_in_every_reader_of_spark(
+    table_type: str, spark: Any, tmp_path: Path
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("v", pa.int64()), ("at", pa.int64())])
+    times = {
+        "hoodie.keygen.timebased.timestamp.type": "EPOCHMILLISECONDS",
+        "hoodie.keygen.timebased.output.dateformat": "yyyy-MM-dd",
+    }
+    ours = tk.Table.create(
+        str(tmp_path / "t"),
+        name="corner",
+        schema=schema,
+        key="id",
+        partition_by="at",
+        table_type=table_type,
+        engine="local",
+        options={**NO_METADATA, **times, "hoodie.table.keygenerator.type": "TIMESTAMP"},
+    )
+    ours.upsert(rows(("1", 1, 1709528767008), ("2", 2, 1709528767008), schema=schema))
+    ours.upsert(rows(("2", 3, 1709528767999), schema=schema))
+    java = JavaTable(spark, str(tmp_path / "t"), NO_METADATA)
+    assert dict(java.scan().dtypes)["at"] == "string"
+    assert ours.schema.field("at").type == pa.string()
+    expected = [("1", 1, "1709528767008"), ("2", 3, "1709528767999")]
+    for found in (ours.read(), java.read(), our_rows(spark, tmp_path / "t", engine="spark")):
+        assert sorted(tuple(row[name] for name in schema.names) for row in found.to_pylist()) == expected
 
 
 @both_types
@@ -144,7 +191,7 @@ def test_file_groups_without_rows_are_read_and_filled_again(table_type: str, spa
     assert [row["v"] for row in it.agree()] == [5, 3]
 
 
-@only_cow
+@both_types
 def test_millisecond_timestamps_are_read_by_everyone(table_type: str, spark: Any, tmp_path: Path) -> None:
     kind = pa.timestamp("ms", tz="UTC")
     schema = pa.schema([("id", pa.string()), ("at", kind)])

@@ -453,3 +453,45 @@ def test_partitions_made_of_times_are_found_again(tables: TableBuilder, table_ty
     assert rows_of(table.read(), "id", "v") == [("a", 3), ("b", 2)]
     table.delete(trips(("b", 1709528700000), schema=schema))
     assert rows_of(table.read(), "id") == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.int64(), 1709528767000000, "1709528767000000"),
+        (pa.timestamp("us", "UTC"), dt.datetime(2024, 3, 4, 5, 6, 7, tzinfo=dt.UTC), "2024-03-04 05:06:07"),
+        (pa.timestamp("us", "UTC"), dt.datetime(2024, 3, 4, 5, 6, 7, 120, tzinfo=dt.UTC), "2024-03-04 05:06:07.00012"),
+        (pa.timestamp("ms"), dt.datetime(2024, 3, 4), "2024-03-04 00:00:00"),
+    ],
+)
+def test_a_field_that_partitions_by_time_is_read_as_text_and_the_schema_says_so(
+    tables: TableBuilder, table_type: str, kind: pa.DataType, value: Any, text: str
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("at", kind), ("v", pa.int64())])
+    options = {
+        "hoodie.table.keygenerator.type": "TIMESTAMP",
+        "hoodie.keygen.timebased.timestamp.type": "SCALAR",
+        "hoodie.keygen.timebased.timestamp.scalar.time.unit": "microseconds",
+    }
+    table = tables.create(schema=schema, partition_by="at", ordering=None, table_type=table_type, options=options)
+    table.upsert(trips(("a", value, 1), ("b", value, 2), schema=schema))
+    table.upsert(trips(("b", value, 3), schema=schema))
+    assert rows_of(table.read(), "id", "at", "v") == [("a", text, 1), ("b", text, 3)]
+    assert table.schema == table.read().schema
+    assert dict(table.describe().columns)["at"] == "string"
+    assert rows_of(table.read(where=f"at = '{text}'"), "id") == [("a",), ("b",)]
+
+
+def test_a_custom_key_generator_leaves_its_fields_as_they_are(tables: TableBuilder, table_type: str) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int32()), ("at", pa.int64())])
+    options = {
+        "hoodie.table.keygenerator.type": "CUSTOM",
+        "hoodie.keygen.timebased.timestamp.type": "EPOCHMILLISECONDS",
+        "hoodie.keygen.timebased.output.dateformat": "yyyyMMdd",
+    }
+    by = ["n:SIMPLE", "at:TIMESTAMP"]
+    table = tables.create(schema=schema, partition_by=by, ordering=None, table_type=table_type, options=options)
+    table.upsert(trips(("a", 7, 1709528767000), schema=schema))
+    assert rows_of(table.read(), "n", "at") == [(7, 1709528767000)]
+    assert table.schema == schema
+    assert [s.group.partition for s in table.files()] == ["7/20240304"]

@@ -85,7 +85,8 @@ class TableConfig:
 
     @property
     def has_timestamp_partitions(self) -> bool:
-        return any(kind is PartitionKind.TIMESTAMP for _, kind in self.partition_fields)
+        """Whether Hudi's timestamp-based key generator makes the partitions; a custom one may do so for some fields."""
+        return self.key_generator == "TIMESTAMP"
 
     @property
     def special_merging(self) -> str | None:

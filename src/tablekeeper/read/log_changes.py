@@ -24,6 +24,7 @@ from tablekeeper.read.vanished import vanished_file
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
+from tablekeeper.record.values_text import show_times
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 
@@ -180,7 +181,7 @@ def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
         table = table.append_column(KEY_COLUMN, record_keys(table, key))
     if _is_partial(placed):
         schema = pa.schema([field for field in schema if field.name in table.column_names])
-    return conform(table, schema)
+    return conform(show_times(table, schema), schema)
 
 
 def _is_partial(placed: _PlacedBlock) -> bool:

@@ -40,6 +40,7 @@ __all__ = [
     "read_rows",
     "read_tasks",
     "refuse_bad_query",
+    "shown_schema",
 ]
 
 ReadMode = str
@@ -68,7 +69,7 @@ class Query:
     def file_schema(self) -> pa.Schema:
         """Columns as they are in the table's files."""
         schema = with_meta_columns(self.schema) if self.config.has_meta_columns else self.schema
-        return _as_java_reads(schema, self.config)
+        return shown_schema(schema, self.config)
 
     @property
     def output(self) -> pa.Schema:
@@ -175,8 +176,11 @@ def _as_mode_says(query: Query, slices: Sequence[FileSlice]) -> Sequence[FileSli
     return slices
 
 
-def _as_java_reads(schema: pa.Schema, config: TableConfig) -> pa.Schema:
-    """Java gives the field of a timestamp-based partition as text, whatever type it is stored in."""
+def shown_schema(schema: pa.Schema, config: TableConfig) -> pa.Schema:
+    """The table's schema as reads give it: as in Java, the fields of a timestamp-based key generator are text.
+
+    Rows are stored, and written, in the type of the table's schema all the same.
+    """
     if not config.has_timestamp_partitions:
         return schema
     names = set(config.partition_columns)
@@ -200,7 +204,9 @@ def _constants(config: TableConfig, file_slice: FileSlice) -> dict[str, str | No
 
 def _scannable(query: Query, slices: Sequence[FileSlice]) -> list[FileSlice]:
     """Slices without logs whose base file has exactly the table's present schema."""
-    if query.config.has_timestamp_partitions or query.config.drops_partition_columns or query.commit_times:
+    if query.config.drops_partition_columns or query.commit_times:
+        return []
+    if not shown_schema(query.schema, query.config).equals(query.schema):
         return []
     plain = [s for s in slices if not s.logs and s.base is not None]
     writers = {s.base.instant for s in plain if s.base is not None}

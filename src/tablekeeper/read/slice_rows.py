@@ -22,6 +22,7 @@ from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule, Winners, collapse
 from tablekeeper.record.predicate import Predicate
+from tablekeeper.record.values_text import show_times
 from tablekeeper.storage.handle import StorageHandle
 
 __all__ = ["SliceMerge", "SliceTask", "open_base_file", "read_row_group", "read_slice"]
@@ -123,7 +124,7 @@ class SliceMerge:
             if _is_skipped(task, file, group, needed, self._winners):
                 continue
             rows = read_row_group(file, group, columns=columns, file=base.path)
-            yield conform(_with_extra_columns(task, rows, needed), needed)
+            yield conform(show_times(_with_extra_columns(task, rows, needed), needed), needed)
 
     def _fold(self) -> pa.Table:
         """All rows of a slice with partial updates, which build on the version before them: change after change."""

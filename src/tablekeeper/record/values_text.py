@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
 
-__all__ = ["format_values", "parse_value", "require_plain"]
+__all__ = ["format_values", "parse_value", "require_plain", "show_times"]
 
 _SHORTEST = r"^(?P<sign>-?)(?P<whole>[0-9]+)\.?(?P<fraction>[0-9]*)(?:e\+?(?P<exponent>-?[0-9]+))?$"
 _INT32_MAX = 2**31 - 1
@@ -50,6 +50,15 @@ def require_plain(kind: pa.DataType) -> None:
         raise InvalidRequestError(
             f"a column of type {kind} cannot be part of a key or partition path: choose a column with plain values."
         )
+
+
+def show_times(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` with moments and dates as text in the columns that `schema` has as text, in the form that Spark shows."""
+    for position, name in enumerate(rows.column_names):
+        column = rows.column(position)
+        if name in schema.names and pa.types.is_string(schema.field(name).type) and pa.types.is_temporal(column.type):
+            rows = rows.set_column(position, name, _shown(column))
+    return rows
 
 
 def parse_value(text: str, kind: pa.DataType) -> Any:
@@ -105,6 +114,14 @@ def _epoch_numbers(array: pa.Array) -> pa.Array:
     if unit in ("s", "ns"):
         array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
     return array.cast(pa.int64())
+
+
+def _shown(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_timestamp(column.type):
+        return column.cast(pa.string())
+    # Without the zone, which is UTC, and without zeros at the end of the fraction.
+    text = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us")).cast(pa.string())
+    return pc.replace_substring_regex(text, r"\.?0*$", "").cast(pa.string())
 
 
 def _format_floats(array: pa.Array) -> pa.Array:
