@@ -36,7 +36,7 @@ from tablekeeper.format.history import (
     encode_version,
     merge_history_files,
 )
-from tablekeeper.model import join_path
+from tablekeeper.model import RequestedTime, join_path
 from tablekeeper.storage import FileInfo, Storage
 from tablekeeper.timeline.history import HistorySnapshot
 
@@ -149,7 +149,10 @@ def _plan_merge(snapshot: HistorySnapshot, layer: int, limits: MergeLimits) -> l
 
 def _merge(storage: Storage, snapshot: HistorySnapshot, sources: Sequence[HistoryFile], layer: int) -> HistoryFile:
     ranges = [found for file in sources if (found := decode_history_name(file.name)) is not None]
-    wanted = HistoryName(min(r.min_instant for r in ranges), max(r.max_instant for r in ranges), layer + 1)
+    # In the order of times: those of old tables are shorter, and text would order them wrongly.
+    first = min((r.min_instant for r in ranges), key=lambda text: RequestedTime(text).order)
+    last = max((r.max_instant for r in ranges), key=lambda text: RequestedTime(text).order)
+    wanted = HistoryName(first, last, layer + 1)
     name = _unused_name(storage, snapshot.directory, wanted)
     with ExitStack() as stack:
         streams = [(file.name, stack.enter_context(storage.open_input(snapshot.path_of(file)))) for file in sources]
