@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.engine.spark import SparkEngine
 from tablekeeper.errors import ConflictError, InvalidRequestError, PlanHeldError
 from tablekeeper.format.plans import (
     RestorePlan,
@@ -24,7 +26,7 @@ from tablekeeper.timeline import create_requested, load_content, remove_instant_
 from tests.support.cleaning import by_hours, by_versions, clean, environment_of, explain, keep, rows_by_moment, schedule
 from tests.support.recovery_world import LAPSED_S, World, for_every_death
 from tests.support.step_faults import ProcessDied
-from tests.support.table_builder import trips
+from tests.support.table_builder import TableBuilder, rows_of, trips
 from tests.support.table_services import compact, compaction
 from tests.support.table_services import execute as execute_plan
 from tests.support.table_services import schedule as schedule_plan
@@ -175,7 +177,7 @@ def test_the_explanation_says_what_the_clean_then_does(world: World) -> None:
     assert "older than the retained window" in repr(said)
     assert {each["reason"] for each in said.to_dict()["stays"]} == {
         "the newest version of its file group",
-        "what a read as of the oldest retained commit sees",
+        "the last version from before the retained window",
         "written inside the retained window",
     }
 
@@ -594,6 +596,29 @@ def test_a_death_in_the_middle_of_many_deletions_is_made_good(world: World) -> N
     assert len(world.data_files()) == 3
 
 
+def test_very_many_files_are_deleted_by_the_tasks_of_the_engine(spark: Any, tmp_path: Path) -> None:
+    table = TableBuilder().create(str(tmp_path / "t"))
+    for number in range(6):
+        table.upsert(trips(("a", "sf", number, float(number))))
+    engine = SparkEngine(spark)
+    seen: list[tuple[int, int]] = []
+    labels: list[str] = []
+    running = engine.run
+
+    def run(*arguments: Any, label: str, **more: Any) -> list[Any]:
+        labels.append(label)
+        return running(*arguments, label=label, **more)
+
+    with patch.object(execution, "_MANY", 2), patch.object(execution, "_BATCH", 1), patch.object(engine, "run", run):
+        result = clean(table, keep(2), engine=engine, progress=lambda done, total: seen.append((done, total)))
+    assert result is not None
+    assert result.files_deleted == 3
+    assert labels == ["clean"]
+    assert seen == [(3, 3)]
+    assert len(list((tmp_path / "t" / "sf").glob("*.parquet"))) == 3
+    assert rows_of(table.read(), "id", "fare") == [("a", 5.0)]
+
+
 def test_the_second_clean_looks_only_into_partitions_that_were_touched(make: Callable[..., World]) -> None:
     world = make()
     for number in range(30):
@@ -607,6 +632,21 @@ def test_the_second_clean_looks_only_into_partitions_that_were_touched(make: Cal
     assert result.partitions == ("c07", "c11")
     listed = {path for kind, path in storage.calls if kind == "list_files" and not path.startswith(".hoodie")}
     assert listed == {"c07", "c11"}
+
+
+def test_after_an_overwrite_was_taken_back_the_old_versions_that_it_hid_are_found(world: World) -> None:
+    assert clean(world.table, keep(5)) is None
+    _updates(world, 3, city="ny")
+    world.clock.advance(10)
+    overwrite = world.table.insert_overwrite(trips(("n", "sf", 9, 9.0)))
+    assert clean(world.table, keep(1)) is not None
+    assert len([path for path in world.data_files() if path.startswith("sf/")]) == 7
+    world.table.rollback(overwrite.instant.value)
+    assert "rollback of a replace commit" in explain(world.table, keep(1)).window
+    rows = world.rows()
+    assert clean(world.table, keep(1)) is not None
+    assert len([path for path in world.data_files() if path.startswith("sf/")]) == 1
+    assert world.rows() == rows
 
 
 def test_after_an_archived_timeline_all_partitions_are_looked_into(world: World) -> None:

@@ -69,7 +69,7 @@ class Fate(enum.Enum):
 
     NEWEST = "the newest version of its file group"
     IN_WINDOW = "written inside the retained window"
-    WINDOW_START = "what a read as of the oldest retained commit sees"
+    WINDOW_START = "the last version from before the retained window"
     ENOUGH_VERSIONS = "one of the versions that are kept"
     REPLACED_IN_WINDOW = "replaced inside the retained window"
     SAVEPOINT = "protected by a savepoint"

@@ -4,7 +4,7 @@ Which partitions those are follows from the last completed clean. A slice become
 commit, moved out of the retained window since then: the writes between the two oldest retained commits, and older ones
 that completed only after the last clean was planned. Partitions in which the last clean had to leave something are
 looked into again. Where that is not enough (no clean yet, its window archived, a savepoint deleted, fewer versions to
-keep than before) all partitions are listed.
+keep than before, hidden file groups that came back) all partitions are listed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tablekeeper.format.plans import (
     decode_clean_metadata,
     decode_compaction_plan,
     decode_requested_replace_metadata,
+    decode_rollback_metadata,
 )
 from tablekeeper.model import (
     Action,
@@ -117,6 +118,8 @@ def load_view(environment: TableEnvironment, settings: CleanSettings) -> tuple[C
         timeline, settings, now_ms=runtime.clock.now_ms(), zone=config.time_zone, previous=previous
     )
     scope = plan_scope(timeline, settings, earliest=earliest, last=last)
+    if scope.instants is not None and last is not None and _groups_came_back(environment, timeline, last):
+        scope = Scope("a restore, or the rollback of a replace commit, brought file groups back since the last clean")
     files = _load_files(environment, config, timeline, _load_partitions(environment, timeline, scope))
     savepoints = savepoints_of(timeline)
     plans = [i for i in timeline.pending if i.action in _SERVICES]
@@ -225,6 +228,21 @@ def _load_plan(
     for operation in decode_compaction_plan(content, file=path).operations:
         base = RequestedTime(operation.base_instant)
         bases[operation.group] = min(base, bases.get(operation.group, base))
+
+
+def _groups_came_back(environment: TableEnvironment, timeline: Timeline, last: LastClean) -> bool:
+    """Whether replaced file groups may be visible again, with old slices that were spared while they were hidden."""
+    for instant in timeline.completed:
+        if instant.completed_at is None or instant.completed_at <= last.planned_on:
+            continue
+        if instant.action is Action.RESTORE:
+            return True
+        if instant.action is Action.ROLLBACK:
+            content = load_content(environment.storage, environment.config, instant)
+            metadata = decode_rollback_metadata(content, file=instant_path(environment.config, instant))
+            if any(info.action == Action.REPLACE_COMMIT.value for info in metadata.instants):
+                return True
+    return False
 
 
 def _load_partitions(environment: TableEnvironment, timeline: Timeline, scope: Scope) -> list[str] | None:
