@@ -32,6 +32,7 @@ __all__ = ["NON_BLOCKING", "StressReport", "judge", "make_table", "run_writers"]
 
 ROOT = Path(__file__).parents[2]
 NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
+_START_S = 180
 _HEARTBEAT = {
     "hoodie.client.heartbeat.interval_in_ms": "1000",
     "hoodie.client.heartbeat.tolerable.misses": "3",
@@ -96,6 +97,7 @@ def run_writers(plan: StressPlan, *, writers: int, seconds: float, kill_every_s:
     try:
         for number in range(writers):
             crew.start(number)
+        crew.wait_for_all()
         kills = _kill_at_random(crew, random.Random(seed), seconds=seconds, kill_every_s=kill_every_s)
         plan.stop_file.touch()
         crew.wait()
@@ -125,6 +127,14 @@ class _Crew:
             raise AssertionError(f"writers {ended} ended by themselves; see their output above")
         folder = Path(self._plan.folder)
         return [writer for writer, (seed, _) in self._running.items() if (folder / f"journal-{writer}-{seed}").exists()]
+
+    def wait_for_all(self) -> None:
+        """The time of a run begins when all are at work, however long a busy machine takes to start them."""
+        deadline = time.monotonic() + _START_S
+        while len(self.at_work()) < len(self._running):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {_START_S} s only {self.at_work()} of the writers are at work")
+            SYSTEM_RUNTIME.clock.sleep(0.1)
 
     def kill(self, writer: int) -> None:
         _, process = self._running[writer]

@@ -22,7 +22,18 @@ import pyarrow as pa
 import tablekeeper as tk
 from tablekeeper.errors import ConflictError, TablekeeperError
 
-__all__ = ["NAME_KEY", "SCHEMA", "StressPlan", "Write", "load_journal", "open_table", "partition_of", "rows_frame"]
+__all__ = [
+    "NAME_KEY",
+    "SCHEMA",
+    "StressPlan",
+    "Write",
+    "load_journal",
+    "next_write",
+    "note",
+    "open_table",
+    "partition_of",
+    "rows_frame",
+]
 
 NAME_KEY = "stress.write"
 SCHEMA = pa.schema([("id", pa.string()), ("part", pa.string()), ("ts", pa.int64()), ("value", pa.string())])
@@ -106,12 +117,13 @@ def main() -> None:
     number = 0
     while not plan.stop_file.exists():
         number += 1
-        write = _next_write(f"{writer}-{seed}-{number}", plan, chance)
-        _note(journal, {"name": write.name, "kind": write.kind, "rows": write.rows})
-        _note(journal, {"name": write.name, **_carry_out(table, plan, write)})
+        write = next_write(f"{writer}-{seed}-{number}", plan, chance)
+        note(journal, {"name": write.name, "kind": write.kind, "rows": write.rows})
+        note(journal, {"name": write.name, **_carry_out(table, plan, write)})
 
 
-def _next_write(name: str, plan: StressPlan, chance: random.Random) -> Write:
+def next_write(name: str, plan: StressPlan, chance: random.Random) -> Write:
+    """What a writer writes next."""
     keys = chance.sample(range(plan.keys), plan.rows_a_write)
     kind = "delete" if chance.random() < plan.delete_share else "upsert"
     # Few values, so that many rows meet one of the same age.
@@ -141,7 +153,8 @@ def _carry_out(table: tk.Table, plan: StressPlan, write: Write) -> dict[str, Any
     return {"outcome": "conflict", "conflicts": plan.retries + 1}
 
 
-def _note(journal: int, entry: dict[str, Any]) -> None:
+def note(journal: int, entry: dict[str, Any]) -> None:
+    """Add a line to the journal, whole or not at all."""
     os.write(journal, json.dumps(entry).encode() + b"\n")
 
 
