@@ -14,13 +14,22 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, UnsupportedFeatureError
 
-__all__ = ["MAGIC", "BlockType", "HeaderKey", "LogBlock", "decode_blocks", "encode_block"]
+__all__ = [
+    "MAGIC",
+    "BlockType",
+    "HeaderKey",
+    "LogBlock",
+    "compacted_instants",
+    "decode_blocks",
+    "effective_instants",
+    "encode_block",
+]
 
 MAGIC = b"#HUDI#"
 _FORMAT_VERSION = 1
@@ -101,6 +110,32 @@ def decode_blocks(data: bytes | memoryview, *, file: str) -> Iterator[LogBlock]:
         else:
             yield _decode_block(view[body + _LONG.size : end - _LONG.size], file=file, offset=offset)
         offset = end
+
+
+def compacted_instants(block: LogBlock) -> tuple[str, ...] | None:
+    """The instants whose blocks a log compaction merged into this one; None for any other block."""
+    times = block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES)
+    return None if times is None else tuple(times.split(","))
+
+
+def effective_instants(merged: Mapping[str, Collection[str] | None]) -> list[str]:
+    """The instants whose blocks count, in the order in which these take effect.
+
+    `merged` has the instants of a slice in the order of its blocks, and for a log compaction those that it merged.
+    Its blocks stand where the newest of them stands, not where they were written: what came in between is newer than
+    what they hold. Where none of them is left they count for nothing, because then a compaction has taken them in,
+    and with them what came later. Log compactions of merged blocks add up.
+    """
+    merged_into: dict[str, str] = {}
+    newest_first: dict[str, None] = {}
+    for instant in reversed(list(merged)):
+        final = merged_into.get(instant, instant)
+        originals = merged[instant]
+        if originals is None:
+            newest_first.setdefault(final)
+        else:
+            merged_into.update(dict.fromkeys(originals, final))
+    return list(reversed(newest_first))
 
 
 def _block_end(view: memoryview, body: int) -> int | None:

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.hfile import HFileReader, encode_hfile
-from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock, decode_blocks, encode_block
+from tablekeeper.format.log_blocks import (
+    BlockType,
+    HeaderKey,
+    LogBlock,
+    compacted_instants,
+    decode_blocks,
+    effective_instants,
+    encode_block,
+)
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.format.metadata_records import (
     MetadataRecord,
@@ -51,7 +59,7 @@ class MetadataBaseName:
 class MetadataBlock:
     """What one log block says: records by key as stored, or keys that were deleted.
 
-    `replaces` names the instants whose blocks a log compaction has merged into this one.
+    `merges` names the instants whose blocks a log compaction has merged into this one.
     """
 
     instant: str
@@ -59,7 +67,7 @@ class MetadataBlock:
     hfile: HFileReader | None = None
     schema_json: str = ""
     deleted: frozenset[str] = frozenset()
-    replaces: frozenset[str] = frozenset()
+    merges: tuple[str, ...] | None = None
 
     def stored(self, key: str) -> bytes | None:
         """The value stored under `key` in this block."""
@@ -135,28 +143,26 @@ def decode_metadata_log(data: bytes, *, file: str) -> list[MetadataBlock]:
 
 
 def _decode_block(block: LogBlock, instant: str, *, file: str) -> MetadataBlock:
-    replaces = frozenset(filter(None, block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(",")))
+    merges = compacted_instants(block)
     if block.type is BlockType.DELETE:
         keys = decode_deletes(block, file=file).column("key").to_pylist()
-        return MetadataBlock(instant, file, deleted=frozenset(keys), replaces=replaces)
+        return MetadataBlock(instant, file, deleted=frozenset(keys), merges=merges)
     schema_json = block.header.get(HeaderKey.SCHEMA)
     if schema_json is None:
         raise CorruptTableError(file=file, reason=f"the log block at byte {block.offset} names no schema")
     if block.type is BlockType.HFILE_DATA:
         hfile = HFileReader(memoryview(block.content), file=file)
-        return MetadataBlock(instant, file, hfile=hfile, schema_json=schema_json, replaces=replaces)
+        return MetadataBlock(instant, file, hfile=hfile, schema_json=schema_json, merges=merges)
     raise UnsupportedFeatureError(f"{file}: log blocks of type {block.type.name} are not read in a metadata table")
 
 
 def _effective(blocks: Sequence[MetadataBlock]) -> list[MetadataBlock]:
-    """The blocks that count, in order, where log compactions have replaced some by one.
-
-    A compacted block stands where the newest of those that it replaces stood, not where it was written:
-    commits that came in between are later than what it holds.
-    """
-    replaced = frozenset(itertools.chain.from_iterable(block.replaces for block in blocks))
-    live = [block for block in blocks if block.instant not in replaced]
-    return sorted(live, key=lambda block: max(block.replaces, default=block.instant))
+    """The blocks that count, in order, where log compactions have merged some."""
+    by_instant: dict[str, list[MetadataBlock]] = {}
+    for block in blocks:
+        by_instant.setdefault(block.instant, []).append(block)
+    merged = {instant: group[0].merges for instant, group in by_instant.items()}
+    return [block for instant in effective_instants(merged) for block in by_instant[instant]]
 
 
 def _schema_of(base: HFileReader, file: str) -> str:

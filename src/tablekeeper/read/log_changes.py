@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 
 from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.avro_columnar import decode_avro_block
-from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock, decode_blocks
+from tablekeeper.format.log_blocks import (
+    BlockType,
+    HeaderKey,
+    LogBlock,
+    compacted_instants,
+    decode_blocks,
+    effective_instants,
+)
 from tablekeeper.format.log_data import decode_parquet_block
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.model import LogFile, RequestedTime
@@ -151,25 +158,12 @@ def _read_log(storage: Storage, path: str) -> bytes:
 
 
 def _with_compacted_blocks(blocks: list[_PlacedBlock]) -> list[_PlacedBlock]:
-    """The blocks that count once those of log compactions have taken their places.
-
-    A compacted block stands where the newest of those that it replaces stands, not where it was written: what came in
-    between is newer than its content. Where none of them is left it counts for nothing, because then a compaction
-    has merged them already, and with them what came later. Compactions of compacted blocks add up.
-    """
+    """The blocks that count once those of log compactions have taken their places."""
     by_instant: dict[str, list[_PlacedBlock]] = {}
     for placed in blocks:
         by_instant.setdefault(placed.instant, []).append(placed)
-    replaced_by: dict[str, str] = {}
-    newest_first: dict[str, list[_PlacedBlock]] = {}
-    for instant in reversed(by_instant):
-        final = replaced_by.get(instant, instant)
-        originals = by_instant[instant][0].block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES)
-        if originals is not None:
-            replaced_by.update(dict.fromkeys(originals.split(","), final))
-        else:
-            newest_first.setdefault(final, by_instant[final])
-    return [placed for group in reversed(newest_first.values()) for placed in group]
+    merged = {instant: compacted_instants(group[0].block) for instant, group in by_instant.items()}
+    return [placed for instant in effective_instants(merged) for placed in by_instant[instant]]
 
 
 def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
