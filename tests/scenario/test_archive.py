@@ -12,6 +12,7 @@ from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.format.commit_metadata import decode_commit_metadata, encode_commit_metadata
 from tablekeeper.model import Action, RequestedTime, State
+from tablekeeper.snapshot.snapshot import load_replaced
 from tablekeeper.storage import Storage
 from tablekeeper.table.streaming import BATCH_KEY, WRITER_KEY, load_last_batch
 from tablekeeper.timeline import load_instant_files, load_timeline
@@ -144,8 +145,12 @@ def test_a_replace_commit_goes_only_when_the_files_it_hid_are_gone(tables: Table
     assert f"replaced {path}, which no clean has removed yet" in second.reason
     assert f"replaced {path}, which no clean has removed yet" in table.explain_archive(options=EAGER).reason
     storage.delete(path)
+    known = load_timeline(storage, table.config)
     third = table.archive(options=EAGER)
     assert Action.REPLACE_COMMIT in {i.action for i in third.instants}
+    # A reader that loaded the timeline before finds what was replaced in the history.
+    before = load_replaced(storage, table.config, known, runtime=tables.runtime)
+    assert {group.partition for group in before} == {"la"}
     assert rows_of(table.read(where="city = 'la'")) == [row for row in rows if row[1] == "la"]
 
 
