@@ -34,8 +34,8 @@ __all__: list[str] = []
 PARTITIONS = tuple(f"city={name}" for name in ("la", "nyc", "par", "rio", "sf"))
 GROUPS = 3
 EVENTS = 22
-HISTORIES_A_TEST = 60
-TESTS = 20
+HISTORIES_A_TEST = 50
+HISTORIES_A_SERVICE = 400
 
 Complete = Callable[..., Instant]
 
@@ -77,6 +77,9 @@ class History:
 
     def compare(self) -> None:
         """What incremental planning would do now is what full planning would do now."""
+        if self.kind is ServiceKind.LOG_COMPACTION and self.writes:
+            # Behind a write that is under way, logs that are merged already look as if they were not.
+            return
         service = self.service()
         cancellable = self.random.random() < 0.3
         incremental = self.world.draft(service, cancellable=cancellable)
@@ -107,6 +110,8 @@ class History:
                 ),
                 only=only,
             )
+        if self.kind is ServiceKind.LOG_COMPACTION:
+            return self.world.log_compaction(only=only)
         names: tuple[str, ...] = ("LogFileSizeBasedCompactionStrategy",)
         if self.regex is not None and not plain:
             names = ("PartitionRegexBasedCompactionStrategy", *names)
@@ -135,7 +140,7 @@ class History:
 
     def plan_as_java(self) -> None:
         """A plan that keeps only Java's rules about what is missing; without a filter, which nobody would know of."""
-        if self.kind is ServiceKind.CLUSTERING:
+        if self.kind is not ServiceKind.COMPACTION:
             return
         service = self.world.compaction(CompactionSettings(target_io_mb=self.random.choice((5, 200, 512_000))))
         busy = self.world.draft(service).draft.left_out
@@ -252,9 +257,10 @@ class History:
         timeline = self.world.timeline
         bound = timeline.pending[0].requested_at if timeline.pending else None
         old = [i for i in timeline.completed if bound is None or i.requested_at < bound][:-3]
-        keeps_replaced = [i for i in old if i.action is Action.REPLACE_COMMIT]
-        if keeps_replaced:
-            old = [i for i in old if i.requested_at < keeps_replaced[0].requested_at]
+        # Replaced groups would show again, and merged logs would no longer be known as such.
+        kept = [i for i in old if i.action is Action.REPLACE_COMMIT or i.requested_at in timeline.log_compactions]
+        if kept:
+            old = [i for i in old if i.requested_at < kept[0].requested_at]
         old = [i for i in old if i.action is not Action.RESTORE][: self.random.randint(1, 6)]
         if old:
             self.world.archive(*old)
@@ -310,8 +316,8 @@ def as_set(work: tuple[Work, ...]) -> set[tuple[object, ...]]:
     return {each.slices for each in work}
 
 
-@pytest.mark.parametrize("kind", [ServiceKind.COMPACTION, ServiceKind.CLUSTERING], ids=lambda kind: kind.value)
-@pytest.mark.parametrize("first", range(0, TESTS * HISTORIES_A_TEST // 2, HISTORIES_A_TEST))
+@pytest.mark.parametrize("kind", list(ServiceKind), ids=lambda kind: kind.value)
+@pytest.mark.parametrize("first", range(0, HISTORIES_A_SERVICE, HISTORIES_A_TEST))
 def test_incremental_plans_and_their_successors_cover_what_full_planning_covers(first: int, kind: ServiceKind) -> None:
     for seed in range(first, first + HISTORIES_A_TEST):
         History(seed, kind).run()

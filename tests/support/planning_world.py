@@ -197,8 +197,9 @@ class PlanningWorld:
         narrowed = strategy if only is None else OnlyPartitions(strategy, only)
         return Clustering(narrowed, chosen.layout, spec=self.storage.spec)
 
-    def log_compaction(self, *, blocks_threshold: int = 2) -> Service:
-        return LogCompaction(log_compaction_strategy(LogCompactionSettings(blocks_threshold)))
+    def log_compaction(self, *, only: Callable[[str], bool] | None = None) -> Service:
+        strategy = log_compaction_strategy(LogCompactionSettings(blocks_threshold=2))
+        return LogCompaction(strategy if only is None else OnlyPartitions(strategy, only))
 
     def draft(self, service: Service, *, incremental: bool = True, cancellable: bool = False) -> Drafted:
         flags = PlanFlags(cancellable=cancellable)
@@ -248,7 +249,7 @@ class PlanningWorld:
         mb: int = 3,
         completed_at: int | None = None,
     ) -> Instant:
-        """Carry a plan out: each slice gets a new base file, or each clustering group a new file group."""
+        """Carry a plan out: each slice gets a new base or log file, or each clustering group a new file group."""
         plan = self.plan_at(instant, kind)
         inflight = start_inflight(self.storage, self.config, Instant(instant, kind.action, State.REQUESTED))
         stats = []
@@ -259,7 +260,8 @@ class PlanningWorld:
             new = work.slices[0].group
             if kind is ServiceKind.CLUSTERING:
                 new = FileGroupId(work.partition, f"c1u57e4d-{instant.value[-9:]}-4000-8000-{number:012d}-0")
-            stats.append(self._put_base(new, instant, mb=mb))
+            put = self._put_log if kind is ServiceKind.LOG_COMPACTION else self._put_base
+            stats.append(put(new, instant, mb=mb))
         metadata = CommitMetadata(
             kind.operation,
             tuple(stats),
