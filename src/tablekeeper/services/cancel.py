@@ -5,8 +5,9 @@ finds it within seconds and removes the plan itself; where nobody is at work, th
 committed before wins, and the caller is told.
 
 Lazy clean goes through the pending plans, one transaction each: it leaves those with an active heartbeat alone, and
-puts a rollback on the timeline for those that were called off, and for mutable ones that are inflight or older than the
-rollback delay. From then on nobody begins to execute them. The rollbacks are carried out after that.
+puts a rollback on the timeline for those that were called off, for mutable ones that are inflight or older than the
+rollback delay, and for cancellable ones that are older than it, or than they were given themselves. From then on nobody
+begins to execute them. The rollbacks are carried out after that.
 """
 
 from __future__ import annotations
@@ -146,10 +147,12 @@ def _may_go(environment: TableEnvironment, current: Instant, settings: Lifecycle
     plan = load_pending_plan(environment, current)
     flags = PlanFlags.from_metadata(plan.extra)
     age_s = _age_s(environment, current)
+    delay_s = settings.rollback_delay_minutes * 60
     if flags.mutable:
-        return current.state is State.INFLIGHT or age_s >= settings.rollback_delay_minutes * 60
-    if flags.cancellable and flags.cancel_after_s is not None and age_s >= flags.cancel_after_s:
-        reason = f"not carried out within {flags.cancel_after_s} s"
+        return current.state is State.INFLIGHT or age_s >= delay_s
+    limit_s = delay_s if flags.cancel_after_s is None else flags.cancel_after_s
+    if flags.cancellable and age_s >= limit_s:
+        reason = f"not carried out within {limit_s} s"
         now_ms = environment.runtime.clock.now_ms()
         save_cancel_request(environment.storage, CancelRequest(current.requested_at, reason, process_name(), now_ms))
         return True

@@ -33,6 +33,7 @@ __all__ = [
     "load_commit_metadata",
     "load_content",
     "load_instant_files",
+    "load_newest_time",
     "load_timeline",
     "load_written_paths",
     "parse_time",
@@ -63,6 +64,23 @@ def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     if any(instant.completed_at is None and instant.state is State.COMPLETED for instant, _ in listed):
         listed = _listed_with_times(storage, config)
     return Timeline.of([instant for instant, _ in _without_archived(storage, listed)])
+
+
+def load_newest_time(storage: Storage, config: TableConfig) -> str:
+    """The greatest requested or completion time on the active timeline, `""` if it is empty: one listing of names.
+
+    Completed files of upgraded tables have no completion time in their names; these are old.
+    """
+    layout = config.layout
+    instants = [_decode(name, layout=layout) for name in storage.list_names(config.timeline_directory)]
+    times = [
+        instant.requested_at.value
+        if instant.completed_at is None
+        else max(instant.requested_at.value, instant.completed_at.value)
+        for instant in instants
+        if instant is not None
+    ]
+    return max(times, default="")
 
 
 def load_instant_files(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:

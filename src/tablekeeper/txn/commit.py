@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tablekeeper.errors import ConflictError, FencedError, StorageError
@@ -29,10 +30,18 @@ from tablekeeper.model import (
     State,
     WriteStat,
 )
-from tablekeeper.timeline import Timeline, complete_instant, create_requested, load_timeline, start_inflight
+from tablekeeper.timeline import (
+    Timeline,
+    complete_instant,
+    create_requested,
+    load_newest_time,
+    load_timeline,
+    remove_instant_files,
+    start_inflight,
+)
 from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
-from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.environment import TableEnvironment, next_time, time_after
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
 from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.markers import delete_markers
@@ -78,33 +87,40 @@ def begin_write(
     plan: bytes = b"",
     announces: bool = False,
 ) -> OpenWrite:
-    """Put a new write on the timeline.
+    """Put a new write on the timeline, and load what else is there: the one load before the write, without the lock.
 
     A write that `announces` stays requested until `announce_write` says which file groups it touches; it must not write
     data before. Others go inflight at once.
     """
+    storage, config = environment.storage, environment.config
     with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
-        requested_at = RequestedTime(next_time(environment, timeline))
-        refuse_during_restore(environment, timeline, requested_at)
+        requested_at = RequestedTime(time_after(environment, load_newest_time(storage, config)))
         lease.check()
         # The heartbeat comes first: a pending instant without one is taken for dead.
         heartbeat = start_heartbeat(
-            environment.storage,
-            requested_at,
-            settings=environment.heartbeat_settings,
-            runtime=environment.runtime,
+            storage, requested_at, settings=environment.heartbeat_settings, runtime=environment.runtime
         )
+        requested = Instant(requested_at, action, State.REQUESTED)
+        inflight = Instant(requested_at, action, State.INFLIGHT)
         try:
-            requested = create_requested(
-                environment.storage, environment.config, requested_at=requested_at, action=action, content=plan
-            )
+            create_requested(storage, config, requested_at=requested_at, action=action, content=plan)
             if not announces:
-                start_inflight(environment.storage, environment.config, requested)
+                start_inflight(storage, config, requested)
         except BaseException:
             heartbeat.stop()
             raise
-    return OpenWrite(Instant(requested_at, action, State.INFLIGHT), operation, timeline, heartbeat)
+    try:
+        # After the write is on the timeline: who begins before this load and is not on it, begins after the write.
+        timeline = load_timeline(storage, config)
+        refuse_during_restore(environment, timeline, requested_at)
+    except BaseException:
+        # A failing store must not hide the cause; whoever comes next rolls back what is left.
+        with suppress(StorageError):
+            remove_instant_files(storage, config, inflight, requested)
+        heartbeat.stop()
+        raise
+    others = Timeline(tuple(instant for instant in timeline if instant.requested_at != requested_at))
+    return OpenWrite(inflight, operation, others, heartbeat)
 
 
 def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups: Iterable[FileGroupId]) -> None:

@@ -12,7 +12,7 @@ from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, format_time, parse_time
 from tablekeeper.txn.locks import Lease, TableLock
 
-__all__ = ["TableEnvironment", "next_time"]
+__all__ = ["TableEnvironment", "next_time", "time_after"]
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,17 @@ class TableEnvironment:
 
 
 def next_time(environment: TableEnvironment, timeline: Timeline, *, after: str = "") -> str:
-    """A time that no action of the table has yet: now, or just after the newest one where clocks disagree.
-
-    It is also later than `after`, where that is given.
+    """A time that no action of the table has yet. It is also later than `after`, where that is given.
 
     Only to be called under the lock, with a timeline that was loaded under it.
     """
+    return time_after(environment, max(timeline.newest_time, after))
+
+
+def time_after(environment: TableEnvironment, newest: str) -> str:
+    """Now, or just after the newest time of the table where clocks disagree. Under the lock that it was read under."""
     zone = environment.config.time_zone
     now_ms = environment.runtime.clock.now_ms()
-    newest = max(timeline.newest_time, after)
     if newest:
         now_ms = max(now_ms, parse_time(newest, zone=zone) + 1)
     return format_time(now_ms, zone=zone)
