@@ -9,7 +9,7 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.errors import ConflictError, FencedError, InvalidRequestError
 from tablekeeper.model import Action
-from tests.support.meanwhile import Arena
+from tests.support.meanwhile import Arena, writes_data
 from tests.support.recovery_world import LAPSED_S, World, for_every_death
 from tests.support.table_builder import TableBuilder, trips
 
@@ -20,6 +20,7 @@ POLICY = "hoodie.clean.failed.writes.policy"
 ONE_BUCKET = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "1"}
 NON_BLOCKING = {**ONE_BUCKET, MODE: "NON_BLOCKING_CONCURRENCY_CONTROL"}
 OPTIMISTIC = {MODE: "OPTIMISTIC_CONCURRENCY_CONTROL"}
+AFTER_ONE = {"hoodie.compact.inline.max.delta.commits": "1"}
 SHARED_ID = "00000000-0000-0000-0000-000000000000-0"
 
 
@@ -153,6 +154,43 @@ def test_a_bulk_insert_that_lands_first_lies_below_the_logs_of_a_writer_that_was
     arena.writer.upsert(trips(("a", "sf", 2, 2.0)))
     assert groups(arena.table) == {f"sf/{SHARED_ID}": (True, 1)}
     assert arena.rows() == [("a", "sf", 2), ("b", "sf", 1)]
+
+
+@pytest.mark.parametrize("is_executed", [False, True], ids=["scheduled", "executed"])
+def test_a_compaction_meanwhile_is_no_conflict_and_lies_below_the_logs_of_the_writer(
+    arena: Arena, is_executed: bool
+) -> None:
+    arena.table.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
+    arena.table.upsert(trips(("b", "sf", 2, 2.0)))
+
+    def compact(other: tk.Table) -> None:
+        plan = other.schedule_compaction(options=AFTER_ONE)
+        if is_executed:
+            other.execute(plan)
+
+    arena.meanwhile(compact)
+    arena.writer.upsert(trips(("a", "sf", 3, 3.0), ("c", "sf", 3, 3.0)))
+    expected = [("a", "sf", 3), ("b", "sf", 2), ("c", "sf", 3)]
+    assert arena.rows() == expected
+    arena.table.compact(options=AFTER_ONE)
+    assert arena.rows() == expected
+    assert groups(arena.table)[f"sf/{SHARED_ID}"][0]
+
+
+def test_a_compaction_that_runs_beside_writers_loses_none_of_their_rows(arena: Arena) -> None:
+    """Two writers come in while it is at work, and overlap each other."""
+    arena.table.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
+
+    def interfere(other: tk.Table) -> None:
+        inner = Arena(arena.builder, arena.table)
+        inner.meanwhile(lambda t: t.upsert(trips(("c", "sf", 2, 2.0), ("a", "sf", 2, 2.0))))
+        inner.writer.upsert(trips(("d", "sf", 3, 3.0), ("a", "sf", 3, 3.0)))
+
+    arena.meanwhile(interfere, when=writes_data)
+    assert arena.writer.compact(options=AFTER_ONE) is not None
+    assert arena.rows() == [("a", "sf", 3), ("b", "sf", 1), ("c", "sf", 2), ("d", "sf", 3)]
+    arena.table.compact(options=AFTER_ONE)
+    assert arena.rows() == [("a", "sf", 3), ("b", "sf", 1), ("c", "sf", 2), ("d", "sf", 3)]
 
 
 def test_the_rollback_of_a_dead_writer_leaves_the_logs_of_others_in_the_shared_group() -> None:
