@@ -1,48 +1,40 @@
-"""Cleans from end to end: what can be read afterwards, what stays, and what a clean that dies leaves behind."""
+"""What a clean deletes and what it leaves: reads of every kept moment, savepoints, plans and partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-import tablekeeper as tk
-from tablekeeper.engine.spark import SparkEngine
-from tablekeeper.errors import ConflictError, InvalidRequestError, PlanHeldError
+from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.plans import (
-    RestorePlan,
     decode_clean_metadata,
-    decode_clean_plan,
-    encode_restore_plan,
 )
-from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model import Action, CompletionTime, RequestedTime
 from tablekeeper.services.clean import execute as execution
-from tablekeeper.services.clean import finish_cleans, is_clean_due, publish
 from tablekeeper.services.plans import PlanFlags
-from tablekeeper.timeline import create_requested, load_content, remove_instant_files
-from tests.support.cleaning import by_hours, by_versions, clean, environment_of, explain, keep, rows_by_moment, schedule
-from tests.support.recovery_world import LAPSED_S, World, for_every_death
-from tests.support.step_faults import ProcessDied
-from tests.support.table_builder import TableBuilder, rows_of, trips
-from tests.support.table_services import compact, compaction
+from tablekeeper.timeline import complete_instant, create_requested, load_content, start_inflight
+from tests.support.cleaning import (
+    SHAPES,
+    busy_past,
+    by_hours,
+    by_versions,
+    clean,
+    explain,
+    keep,
+    rows_by_moment,
+    shape_name,
+    update,
+)
+from tests.support.recovery_world import LAPSED_S, World
+from tests.support.table_builder import trips
+from tests.support.table_services import compaction
 from tests.support.table_services import execute as execute_plan
 from tests.support.table_services import schedule as schedule_plan
 
 __all__: list[str] = []
-
-SHAPES: list[dict[str, Any]] = [
-    {"table_type": "cow"},
-    {"table_type": "mor"},
-    {"table_type": "cow", "metadata": True},
-    {"table_type": "mor", "metadata": True},
-]
-
-
-def _name(shape: dict[str, Any]) -> str:
-    return str(shape["table_type"]) + ("_metadata" if shape.get("metadata") else "")
 
 
 @pytest.fixture
@@ -62,41 +54,17 @@ def make() -> Iterator[Callable[..., World]]:
 def world(make: Callable[..., World]) -> World:
     """A copy-on-write table with six versions of one file group."""
     made = make()
-    _updates(made, 6)
+    update(made, 6)
     return made
 
 
-def _updates(world: World, count: int, *, city: str = "sf", first: int = 1) -> list[RequestedTime]:
-    """Updates of one row, each a new version of its file or, merged on read, a log that is compacted."""
-    moments = []
-    for number in range(first, first + count):
-        moments.append(world.upsert(trips(("a", city, number, float(number)))).instant)
-        if world.table.config.is_mor and number % 2 == 0:
-            world.clock.advance(10)
-            compact(world.table)
-    return moments
-
-
-def _busy(world: World) -> list[RequestedTime]:
-    """Two partitions, one of which is overwritten and the other deleted, and updates after that; all moments."""
-    _updates(world, 4)
-    _updates(world, 3, city="la")
-    world.clock.advance(10)
-    world.table.insert_overwrite(trips(("n", "sf", 9, 9.0)))
-    _updates(world, 2, first=20)
-    world.clock.advance(10)
-    world.table.delete_partitions(["la"])
-    _updates(world, 3, first=30)
-    return [i.requested_at for i in world.timeline.completed_writes]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
 @pytest.mark.parametrize("kept", [1, 2, 3, 5])
 def test_every_moment_of_the_window_reads_the_same_before_and_after(
     shape: dict[str, Any], kept: int, make: Callable[..., World]
 ) -> None:
     world = make(**shape)
-    moments = _busy(world)
+    moments = busy_past(world)
     before, now = rows_by_moment(world.table, moments), world.rows()
     result = clean(world.table, keep(kept))
     assert result is not None
@@ -113,12 +81,12 @@ def test_every_moment_of_the_window_reads_the_same_before_and_after(
     assert clean(world.table, keep(kept, incremental=False)) is None
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
 def test_by_versions_the_latest_rows_stay_and_moments_without_files_are_refused(
     shape: dict[str, Any], make: Callable[..., World]
 ) -> None:
     world = make(**shape)
-    moments = _busy(world)
+    moments = busy_past(world)
     before, now = rows_by_moment(world.table, moments), world.rows()
     result = clean(world.table, by_versions(1))
     assert result is not None
@@ -184,7 +152,7 @@ def test_the_explanation_says_what_the_clean_then_does(world: World) -> None:
 
 def test_the_explanation_names_what_holds_the_window_back(world: World) -> None:
     crashed = world.crash(trips(("b", "sf", 1, 1.0)))
-    _updates(world, 3, first=50)
+    update(world, 3, first=50)
     said = explain(world.table, keep(1))
     assert said.held_back_by is not None
     assert crashed in said.held_back_by
@@ -194,7 +162,7 @@ def test_the_explanation_names_what_holds_the_window_back(world: World) -> None:
 
 def test_a_write_that_died_is_rolled_back_first_and_no_longer_holds_the_window_back(world: World) -> None:
     crashed = world.crash(trips(("b", "sf", 1, 1.0)))
-    moments = _updates(world, 3, first=50)
+    moments = update(world, 3, first=50)
     result = clean(world.table, keep(1))
     assert result is not None
     assert result.earliest_retained < crashed
@@ -208,10 +176,10 @@ def test_a_write_that_died_is_rolled_back_first_and_no_longer_holds_the_window_b
 
 def test_a_partition_of_which_nothing_is_left_goes_with_its_files(make: Callable[..., World]) -> None:
     world = make(metadata=True)
-    _updates(world, 2, city="la")
+    update(world, 2, city="la")
     world.clock.advance(10)
     world.table.delete_partitions(["la"])
-    _updates(world, 2)
+    update(world, 2)
     result = clean(world.table, keep(1))
     assert result is not None
     assert result.deleted_partitions == ("la",)
@@ -225,17 +193,17 @@ def test_a_partition_of_which_nothing_is_left_goes_with_its_files(make: Callable
 
 def test_an_empty_partition_stays_while_somebody_writes_and_goes_with_a_later_clean(make: Callable[..., World]) -> None:
     world = make(metadata=True)
-    _updates(world, 2, city="la")
+    update(world, 2, city="la")
     world.clock.advance(10)
     world.table.delete_partitions(["la"])
-    _updates(world, 3)
+    update(world, 3)
     world.crash(trips(("b", "sf", 1, 1.0)))
     result = clean(world.table, keep(2))
     assert result is not None
     assert result.deleted_partitions == ()
     assert [f.name for f in world.storage.list_files("la")] == [".hoodie_partition_metadata"]
     world.clock.advance(LAPSED_S)
-    _updates(world, 2, first=30)
+    update(world, 2, first=30)
     result = clean(world.table, keep(2))
     assert result is not None
     assert result.deleted_partitions == ("la",)
@@ -244,10 +212,10 @@ def test_an_empty_partition_stays_while_somebody_writes_and_goes_with_a_later_cl
 
 def test_rows_written_into_a_partition_while_it_is_cleaned_stay(make: Callable[..., World]) -> None:
     world = make(metadata=True)
-    _updates(world, 2, city="la")
+    update(world, 2, city="la")
     world.clock.advance(10)
     world.table.delete_partitions(["la"])
-    _updates(world, 2)
+    update(world, 2)
     deleting = execution.delete_files
 
     def delete(task: execution.DeleteTask) -> int:
@@ -264,10 +232,10 @@ def test_rows_written_into_a_partition_while_it_is_cleaned_stay(make: Callable[.
 
 def test_savepointed_files_stay_until_the_savepoint_is_gone(make: Callable[..., World]) -> None:
     world = make()
-    moments = _updates(world, 2)
-    _updates(world, 1, city="ny")
+    moments = update(world, 2)
+    update(world, 1, city="ny")
     saved = world.table.savepoint(moments[-1].value)
-    _updates(world, 4, first=10)
+    update(world, 4, first=10)
     rows = rows_by_moment(world.table, [moments[-1]])
     result = clean(world.table, keep(1))
     assert result is not None
@@ -275,7 +243,7 @@ def test_savepointed_files_stay_until_the_savepoint_is_gone(make: Callable[..., 
     assert protected <= world.data_files()
     assert rows_by_moment(world.table, [moments[-1]]) == rows
     world.table.delete_savepoint(saved)
-    _updates(world, 1, city="ny", first=20)
+    update(world, 1, city="ny", first=20)
     said = explain(world.table, keep(1))
     assert "savepoint" in said.window
     assert clean(world.table, keep(1)) is not None
@@ -285,7 +253,7 @@ def test_savepointed_files_stay_until_the_savepoint_is_gone(make: Callable[..., 
 def test_a_restore_after_a_clean_finds_all_files(world: World) -> None:
     saved = world.table.savepoint()
     rows = world.rows()
-    _updates(world, 4, first=40)
+    update(world, 4, first=40)
     assert clean(world.table, keep(1)) is not None
     world.table.restore(saved)
     assert world.rows() == rows
@@ -294,7 +262,7 @@ def test_a_restore_after_a_clean_finds_all_files(world: World) -> None:
 def test_a_commit_older_than_what_an_earlier_clean_retained_cannot_be_saved(world: World) -> None:
     first = world.timeline.completed_writes[0].requested_at
     assert clean(world.table, keep(1)) is not None
-    _updates(world, 20, first=30)
+    update(world, 20, first=30)
     kept_more = clean(world.table, keep(18))
     assert kept_more is not None
     with pytest.raises(InvalidRequestError, match="may have been cleaned"):
@@ -303,13 +271,39 @@ def test_a_commit_older_than_what_an_earlier_clean_retained_cannot_be_saved(worl
         world.table.read(as_of=first.value)
 
 
+def test_a_commit_cannot_be_saved_once_what_a_later_completion_replaced_is_gone(make: Callable[..., World]) -> None:
+    world = make()
+    update(world, 1)
+    early = RequestedTime(f"{int(world.timeline.newest_time) + 1}")
+    middle = world.upsert(trips(("b", "ny", 2, 2.0)))
+    late = world.upsert(trips(("a", "sf", 5, 5.0)))
+    config, storage = world.table.config, world.storage
+    # The late write's file under the early instant: as a slow writer leaves it that commits last.
+    found = world.timeline.find(late.instant)
+    assert found is not None
+    content = load_content(storage, config, found).replace(late.instant.value.encode(), early.value.encode())
+    for path in late.files:
+        storage.put(path.replace(late.instant.value, early.value), storage.read(path))
+    world.table.rollback(late.instant.value)
+    inflight = start_inflight(
+        storage, config, create_requested(storage, config, requested_at=early, action=Action.COMMIT)
+    )
+    completed_at = CompletionTime(f"{int(world.timeline.newest_time) + 1}")
+    complete_instant(storage, config, inflight, completed_at=completed_at, content=content)
+    result = clean(world.table, keep(1))
+    assert result is not None
+    assert result.earliest_retained == middle.instant.value
+    with pytest.raises(InvalidRequestError, match="may have been cleaned"):
+        world.table.savepoint(middle.instant.value)
+
+
 def test_a_pending_compaction_keeps_its_slice_and_completes_after_the_clean(make: Callable[..., World]) -> None:
     world = make(table_type="mor")
-    _updates(world, 5)
+    update(world, 5)
     plan = schedule_plan(world.table, compaction(), flags=PlanFlags())
     assert plan is not None
     world.clock.advance(10)
-    _updates(world, 1, first=21)
+    update(world, 1, first=21)
     rows = world.rows()
     assert clean(world.table, by_versions(1)) is not None
     assert world.rows() == rows
@@ -321,344 +315,6 @@ def test_a_pending_compaction_keeps_its_slice_and_completes_after_the_clean(make
 def test_a_table_without_anything_old_is_left_alone(make: Callable[..., World]) -> None:
     world = make()
     assert clean(world.table, keep(1)) is None
-    _updates(world, 2)
+    update(world, 2)
     assert clean(world.table, keep(5)) is None
     assert not [i for i in world.timeline if i.action is Action.CLEAN]
-
-
-def test_an_empty_clean_is_recorded_where_the_settings_ask_for_it(make: Callable[..., World]) -> None:
-    world = make()
-    for number in range(4):
-        world.clock.advance(10)
-        world.table.insert(trips((f"k{number}", f"c{number}", 1, 1.0)))
-    assert clean(world.table, keep(2)) is None
-    result = clean(world.table, keep(2, empty_interval_hours=2))
-    assert result is not None
-    assert result.files_deleted == 0
-    assert "left the window" in explain(world.table, keep(2)).window
-    assert clean(world.table, keep(2, empty_interval_hours=2)) is None
-    world.clock.advance(3 * 3_600)
-    assert clean(world.table, keep(2, empty_interval_hours=2)) is not None
-
-
-@pytest.mark.parametrize("metadata", [False, True], ids=["listed", "metadata"])
-def test_many_partitions_are_not_listed_in_vain_twice(metadata: bool, make: Callable[..., World]) -> None:
-    world = make(metadata=metadata)
-    many = trips(*[(f"k{number}", f"c{number:03d}", 1, 1.0) for number in range(120)])
-    first = world.upsert(many)
-    for number in range(3):
-        world.clock.advance(10)
-        world.table.insert(trips((f"n{number}", f"d{number}", 1, 1.0)))
-    result = clean(world.table, keep(2))
-    assert result is not None
-    assert (result.files_deleted, result.partitions) == (0, ())
-    assert world.table.read(as_of=first.instant.value).num_rows == 120, "nothing was deleted"
-    assert world.table.savepoint(first.instant.value).instant == first.instant
-    _updates(world, 4, city="c007")
-    table, storage, _ = world.client()
-    result = clean(table, keep(2))
-    assert result is not None
-    assert result.partitions == ("c007",)
-    listed = {path for kind, path in storage.calls if kind == "list_files" and not path.startswith(".hoodie")}
-    assert listed <= {"c007"}
-    world.refuse_stale_metadata_table()
-
-
-def test_a_clean_is_due_after_enough_commits(world: World) -> None:
-    def is_due(commits: int) -> bool:
-        return is_clean_due(environment_of(world.table), keep(2, trigger_commits=commits))
-
-    assert is_due(6)
-    assert not is_due(7)
-    assert clean(world.table, keep(2)) is not None
-    assert not is_due(1)
-    _updates(world, 2, first=30)
-    assert is_due(2)
-    assert not is_due(3)
-
-
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3]], ids=_name)
-def test_a_clean_that_dies_anywhere_is_finished_by_the_next_one(
-    shape: dict[str, Any], make: Callable[..., World]
-) -> None:
-    world = make(**shape)
-    moments = _busy(world)
-    rows = world.rows()
-    kept = rows_by_moment(world.table, moments[-2:])
-    whole = world.copy()
-    assert clean(whole.table, keep(2)) is not None
-    wanted = {path.rpartition("/")[2] for path in whole.data_files()}
-    whole.forget()
-    resumed: list[bool] = []
-
-    def check(after: World) -> None:
-        assert after.rows() == rows
-        after.clock.advance(LAPSED_S)
-        result = clean(after.table, keep(2))
-        resumed.append(result is not None and result.was_resumed)
-        assert not after.timeline.pending
-        assert len([i for i in after.timeline if i.action is Action.CLEAN]) == 1
-        assert {path.rpartition("/")[2] for path in after.data_files()} == wanted
-        assert "la" not in after.storage.list_directories("")
-        assert after.rows() == rows
-        assert rows_by_moment(after.table, moments[-2:]) == kept
-        after.refuse_stale_metadata_table()
-        after.upsert(trips(("z", "la", 1, 1.0)))
-        assert ("z", 1.0) in after.rows()
-
-    assert for_every_death(world, lambda table: clean(table, keep(2)), check) > 5
-    assert any(resumed)
-    assert not all(resumed)
-
-
-def test_a_clean_that_another_process_carries_out_is_left_to_it(world: World) -> None:
-    _, storage, threads = world.client()
-    table = world.client()[0]
-    blocked: list[str] = []
-
-    def delete(task: execution.DeleteTask) -> int:
-        with pytest.raises(PlanHeldError, match="is at work on the clean") as held:
-            clean(world.table, keep(1))
-        blocked.append(held.value.instant)
-        return len(task.paths)
-
-    with patch.object(execution, "delete_files", delete):
-        result = clean(table, keep(2))
-    assert result is not None
-    assert blocked == [result.instant.value]
-    del storage, threads
-
-
-def test_of_two_cleaners_that_planned_the_same_one_publishes(world: World) -> None:
-    drafting = publish.load_draft
-    other: list[Any] = []
-
-    def draft(*arguments: Any) -> Any:
-        drafted = drafting(*arguments)
-        if not other:
-            other.append(None)
-            other.append(clean(world.table, keep(2)))
-        return drafted
-
-    with patch.object(publish, "load_draft", draft):
-        result = clean(world.table, keep(2))
-    assert other[1] is not None
-    # The second finds the same files in its draft. They are gone, and deleting them again does no harm.
-    assert result is None or result.files_deleted == other[1].files_deleted
-    assert not world.timeline.pending
-
-
-def _schedule_while(world: World, news: Callable[[], object]) -> Instant | None:
-    """Plan a clean, let something happen, then publish."""
-    drafting = publish.load_draft
-    happened: list[object] = []
-
-    def draft(*arguments: Any) -> Any:
-        drafted = drafting(*arguments)
-        if not happened:
-            happened.append(news())
-        return drafted
-
-    with patch.object(publish, "load_draft", draft):
-        return schedule(world.table, keep(2))
-
-
-def _planned(world: World, clean_instant: Instant) -> set[str]:
-    requested = Instant(clean_instant.requested_at, Action.CLEAN, State.REQUESTED)
-    plan = decode_clean_plan(load_content(world.storage, world.table.config, requested), file="clean")
-    return {file.path.rpartition("/")[2] for files in plan.files.values() for file in files}
-
-
-def test_a_savepoint_that_comes_while_a_clean_is_planned_keeps_its_files(world: World) -> None:
-    first = world.timeline.completed_writes[0].requested_at
-    instant = _schedule_while(world, lambda: world.table.savepoint(first.value))
-    assert instant is not None
-    saved = {name for names in world.table.savepoints()[0].files.values() for name in names}
-    assert saved
-    assert not _planned(world, instant) & saved
-    assert finish_cleans(environment_of(world.table), keep(2))[0].files_deleted == 2
-    assert saved <= {path.rpartition("/")[2] for path in world.data_files()}
-
-
-def test_a_commit_that_is_taken_back_while_a_clean_is_planned_makes_it_plan_anew(world: World) -> None:
-    last = world.timeline.completed_writes[-1].requested_at
-    instant = _schedule_while(world, lambda: world.table.rollback(last.value))
-    assert instant is not None
-    assert len(_planned(world, instant)) == 2, "five commits are left: two in the window, one before it"
-    assert finish_cleans(environment_of(world.table), keep(2))
-    assert world.rows() == [("a", 5.0)]
-
-
-def test_a_compaction_that_is_planned_meanwhile_keeps_its_slice(make: Callable[..., World]) -> None:
-    world = make(table_type="mor")
-    _updates(world, 7)
-    plans: list[Any] = []
-
-    def plan() -> None:
-        plans.append(schedule_plan(world.table, compaction(), flags=PlanFlags()))
-
-    instant = _schedule_while(world, plan)
-    assert plans[0] is not None
-    assert instant is not None
-    rows = world.rows()
-    assert finish_cleans(environment_of(world.table), keep(2))
-    world.clock.advance(10)
-    execute_plan(world.table, compaction(), plans[0].instant)
-    assert world.rows() == rows
-
-
-def test_a_commit_is_not_rolled_back_onto_files_that_a_clean_is_about_to_delete(world: World) -> None:
-    last = world.timeline.completed_writes[-1].requested_at
-    assert schedule(world.table, by_versions(1)) is not None
-    with pytest.raises(InvalidRequestError, match="has been cleaned away"):
-        world.table.rollback(last.value)
-    assert finish_cleans(environment_of(world.table), keep(2))
-    assert world.rows() == [("a", 6.0)]
-
-
-def test_a_clean_waits_for_a_restore_to_finish(world: World) -> None:
-    content = encode_restore_plan(RestorePlan((), savepoint="20240101000000000"))
-    at = RequestedTime(f"{int(world.timeline.newest_time) + 1}")
-    create_requested(world.storage, world.table.config, requested_at=at, action=Action.RESTORE, content=content)
-    files = world.data_files()
-    with pytest.raises(ConflictError, match="is being restored"):
-        clean(world.table, keep(1))
-    assert world.data_files() == files
-
-
-def test_a_clean_without_a_plan_is_taken_off_the_timeline(world: World) -> None:
-    at = RequestedTime(f"{int(world.timeline.newest_time) + 1}")
-    create_requested(world.storage, world.table.config, requested_at=at, action=Action.CLEAN)
-    world.clock.advance(10)
-    result = clean(world.table, keep(2))
-    assert result is not None
-    assert result.instant != at
-    assert [i.requested_at for i in world.timeline if i.action is Action.CLEAN] == [result.instant]
-
-
-def test_a_scheduled_clean_is_carried_out_as_planned_before_a_new_one(world: World) -> None:
-    instant = schedule(world.table, keep(4))
-    assert instant is not None
-    planned = _planned(world, instant)
-    assert schedule(world.table, keep(1)) is None, "one clean at a time"
-    _updates(world, 1, first=70)
-    files = world.data_files()
-    result = clean(world.table, keep(1))
-    assert result is not None
-    assert result.finished_before == (instant.requested_at,)
-    assert planned <= {path.rpartition("/")[2] for path in files - world.data_files()}
-    assert len([i for i in world.timeline.completed if i.action is Action.CLEAN]) == 2
-
-
-def test_a_clean_that_lost_its_heartbeat_completes_nothing(world: World) -> None:
-    def sleep(task: execution.DeleteTask) -> int:
-        world.clock.stall(LAPSED_S)
-        return len(task.paths)
-
-    with patch.object(execution, "delete_files", sleep), pytest.raises(tk.errors.FencedError):
-        clean(world.table, keep(2))
-    assert [i.state for i in world.timeline.pending] == [State.INFLIGHT]
-    result = clean(world.table, keep(2))
-    assert result is not None
-    assert result.was_resumed
-
-
-def test_progress_is_told_file_by_file_until_all_are_gone(world: World) -> None:
-    seen: list[tuple[int, int]] = []
-    with patch.object(execution, "_BATCH", 1):
-        assert clean(world.table, keep(2), progress=lambda done, total: seen.append((done, total))) is not None
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_a_death_in_the_middle_of_many_deletions_is_made_good(world: World) -> None:
-    deleting = execution.delete_files
-    done: list[int] = []
-
-    def die(task: execution.DeleteTask) -> int:
-        if done:
-            raise ProcessDied
-        done.append(deleting(task))
-        return done[-1]
-
-    rows = world.rows()
-    with (
-        patch.object(execution, "_BATCH", 1),
-        patch.object(execution, "delete_files", die),
-        pytest.raises(ProcessDied),
-    ):
-        clean(world.table, keep(2))
-    assert len(world.data_files()) == 5
-    result = clean(world.table, keep(2))
-    assert result is not None
-    assert result.was_resumed
-    assert result.files_deleted == 3
-    assert world.rows() == rows
-    assert len(world.data_files()) == 3
-
-
-def test_very_many_files_are_deleted_by_the_tasks_of_the_engine(spark: Any, tmp_path: Path) -> None:
-    table = TableBuilder().create(str(tmp_path / "t"))
-    for number in range(6):
-        table.upsert(trips(("a", "sf", number, float(number))))
-    engine = SparkEngine(spark)
-    seen: list[tuple[int, int]] = []
-    labels: list[str] = []
-    running = engine.run
-
-    def run(*arguments: Any, label: str, **more: Any) -> list[Any]:
-        labels.append(label)
-        return running(*arguments, label=label, **more)
-
-    with patch.object(execution, "_MANY", 2), patch.object(execution, "_BATCH", 1), patch.object(engine, "run", run):
-        result = clean(table, keep(2), engine=engine, progress=lambda done, total: seen.append((done, total)))
-    assert result is not None
-    assert result.files_deleted == 3
-    assert labels == ["clean"]
-    assert seen == [(3, 3)]
-    assert len(list((tmp_path / "t" / "sf").glob("*.parquet"))) == 3
-    assert rows_of(table.read(), "id", "fare") == [("a", 5.0)]
-
-
-def test_the_second_clean_looks_only_into_partitions_that_were_touched(make: Callable[..., World]) -> None:
-    world = make()
-    for number in range(30):
-        world.table.insert(trips((f"k{number}", f"c{number:02d}", 1, 1.0)))
-    _updates(world, 4, city="c07")
-    assert clean(world.table, keep(2)) is not None
-    _updates(world, 4, city="c11", first=9)
-    table, storage, _ = world.client()
-    result = clean(table, keep(2))
-    assert result is not None
-    assert result.partitions == ("c07", "c11")
-    listed = {path for kind, path in storage.calls if kind == "list_files" and not path.startswith(".hoodie")}
-    assert listed == {"c07", "c11"}
-
-
-def test_after_an_overwrite_was_taken_back_the_old_versions_that_it_hid_are_found(world: World) -> None:
-    assert clean(world.table, keep(5)) is None
-    _updates(world, 3, city="ny")
-    world.clock.advance(10)
-    overwrite = world.table.insert_overwrite(trips(("n", "sf", 9, 9.0)))
-    assert clean(world.table, keep(1)) is not None
-    assert len([path for path in world.data_files() if path.startswith("sf/")]) == 7
-    world.table.rollback(overwrite.instant.value)
-    assert "rollback of a replace commit" in explain(world.table, keep(1)).window
-    rows = world.rows()
-    assert clean(world.table, keep(1)) is not None
-    assert len([path for path in world.data_files() if path.startswith("sf/")]) == 1
-    assert world.rows() == rows
-
-
-def test_after_an_archived_timeline_all_partitions_are_looked_into(world: World) -> None:
-    assert clean(world.table, keep(4)) is not None
-    _updates(world, 3, first=30)
-    config = world.table.config
-    for instant in world.timeline.completed_writes[:4]:
-        files = [Instant(instant.requested_at, instant.action, state) for state in (State.INFLIGHT, State.REQUESTED)]
-        remove_instant_files(world.storage, config, instant, *files)
-    said = explain(world.table, keep(2))
-    assert "archived" in said.window
-    rows = world.rows()
-    assert clean(world.table, keep(2)) is not None
-    assert world.rows() == rows
-    assert len(world.data_files()) == 3
