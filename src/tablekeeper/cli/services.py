@@ -258,7 +258,7 @@ def plans(
     epilog=examples(
         "tablekeeper explain /lake/trips compaction",
         "tablekeeper explain /lake/trips clustering --order-by ts --json",
-        "tablekeeper explain /lake/trips clean --option hoodie.clean.commits.retained=5",
+        "tablekeeper explain /lake/trips clean",
     )
 )
 @reported
