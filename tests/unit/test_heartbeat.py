@@ -215,6 +215,13 @@ def test_settings_come_from_the_keys_of_java() -> None:
     assert HeartbeatSettings.from_options({}) == HeartbeatSettings(interval_ms=60_000, tolerable_misses=2)
 
 
+def test_the_allowance_for_clocks_that_differ_can_be_set() -> None:
+    settings = HeartbeatSettings.from_options({"tablekeeper.heartbeat.skew.allowance.ms": "500"})
+    assert settings == HeartbeatSettings(skew_allowance_ms=500)
+    with pytest.raises(InvalidRequestError, match=r"tablekeeper\.heartbeat\.skew"):
+        HeartbeatSettings.from_options({"tablekeeper.heartbeat.skew.allowance.ms": "-1"})
+
+
 @pytest.mark.parametrize("value", ["999", "soon"])
 def test_an_interval_that_is_too_short_or_no_number_is_refused_by_its_key(value: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"hoodie\.client\.heartbeat\.interval_in_ms"):

@@ -45,6 +45,7 @@ _STRATEGY = _PREFIX + "conflict.resolution.strategy"
 _UPDATES = "hoodie.clustering.updates.strategy"
 _BEAT = "hoodie.client.heartbeat.interval_in_ms"
 _MISSES = "hoodie.client.heartbeat.tolerable.misses"
+_SKEW = "tablekeeper.heartbeat.skew.allowance.ms"
 
 _ZK_DEFAULT_PORT = 2181
 _TRANSACTION = "org.apache.hudi.client.transaction."
@@ -82,6 +83,7 @@ LOCK_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     ),
     (_BEAT, "60000", int, "Milliseconds between heartbeats of a running write."),
     (_MISSES, "2", int, "Heartbeats that may be missed before a write counts as dead."),
+    (_SKEW, "10000", int, "Milliseconds that are granted to others on top, for clocks that differ."),
 )
 """Known options as (name, default, type, meaning)."""
 
@@ -233,11 +235,16 @@ class HeartbeatSettings:
     def __post_init__(self) -> None:
         _at_least(_BEAT, self.interval_ms, 1_000)
         _at_least(_MISSES, self.tolerable_misses, 1)
+        _at_least(_SKEW, self.skew_allowance_ms, 0)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> HeartbeatSettings:
         """From options by name; the defaults where they say nothing."""
-        return cls(interval_ms=_whole(options, _BEAT), tolerable_misses=_whole(options, _MISSES))
+        return cls(
+            interval_ms=_whole(options, _BEAT),
+            tolerable_misses=_whole(options, _MISSES),
+            skew_allowance_ms=_whole(options, _SKEW),
+        )
 
     @property
     def tolerance_ms(self) -> int:
