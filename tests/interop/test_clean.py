@@ -138,3 +138,18 @@ def test_java_and_we_keep_the_same_versions(seed: int, versions: int, spark: Any
     ours.check_java(BEFORE - 1)
     ours.panel.java.clean(versions=versions)
     assert ours.files == of_java.files
+
+
+def test_java_goes_on_after_a_clean_of_ours_that_found_nothing(spark: Any, tmp_path: Path) -> None:
+    start = _build(10, spark, tmp_path / "start")
+    files = start.files
+    result = clean(start.table, keep(BEFORE - 1, empty_interval_hours=1))
+    assert result is not None
+    assert (result.files_deleted, start.files) == (0, files)
+    start.model.apply(start.history.steps[BEFORE])
+    java_step(start.panel.java, start.history.shape, start.history.steps[BEFORE])
+    start.check_java(BEFORE)
+    assert start.panel.java.clean(retain=KEPT) == 1
+    assert start.files < files | start.files
+    assert len(start.cleans("completed")) == 2
+    start.check_java(BEFORE)
