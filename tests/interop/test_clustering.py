@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ TEST = "test_clustering"
 # Tables without buckets, of both types and merge modes, with and without partitions, logs and metadata table.
 SEEDS = [seed for seed in history_seeds() if seed in (0, 1, 3, 8, 9, 11)] or history_seeds()
 BEFORE = 4
+pytestmark = pytest.mark.timeout(900)
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]
 
 
@@ -79,10 +81,24 @@ class Play:
         panel.check_changes(None, BEFORE - 1, since=None)
         self._check("java as of", panel.java.read_as_of(as_of), expected)
         self._check("java read optimized", panel.java.read_optimized(), expected)
+        self._check_filters()
         for engine in ENGINES:
             self._check(f"{engine} as of", our_rows(self.spark, self.path, engine=engine, as_of=as_of), expected)
             rows = our_rows(self.spark, self.path, engine=engine, mode="read_optimized")
             self._check(f"{engine} read optimized", rows, expected)
+
+    def _check_filters(self) -> None:
+        """Statistics of the new files, in their footers and in the metadata table, prune no row that matches."""
+        moments = sorted({row["ts"] for row in self.model.rows})
+        for moment in moments[:: max(1, len(moments) // 3)]:
+            is_time = isinstance(moment, dt.datetime)
+            where = f"ts <= timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'" if is_time else f"ts <= {moment}"
+            expected = self.history.shape.table([row for row in self.model.rows if row["ts"] <= moment])
+            java = self.panel.java
+            self._check(f"java where {where}", java.collect(java.scan().where(where)), expected)
+            for engine in ENGINES:
+                rows = our_rows(self.spark, self.path, engine=engine, where=where)
+                self._check(f"{engine} where {where}", rows, expected)
 
     def check_files_in_order(self, column: str, instant: str) -> None:
         """The base files of the clustering are sorted by the column, nulls first."""
