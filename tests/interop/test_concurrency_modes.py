@@ -120,6 +120,15 @@ def test_a_delete_reaches_a_row_that_java_is_bringing_into_a_new_bucket(peers: P
     peers.check(("b", 1, 1.0), ("c", 1, 1.0))
 
 
+def test_java_finds_the_file_group_under_which_a_bucket_goes_on_after_its_deletion(peers: Peers) -> None:
+    peers.ours.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("k", "la", 1, 1.0)))
+    peers.ours.delete_partitions(["sf"])
+    peers.ours.upsert(trips(("a", "sf", 2, 2.0), ("b", "sf", 2, 2.0)))
+    peers.java.write(trips(("a", "sf", 3, 3.0)), "upsert")
+    assert {group[-2:] for group in file_ids(peers.ours) if group.startswith("sf/")} == {"-1"}
+    peers.check(("a", 3, 3.0), ("b", 2, 2.0), ("k", 1, 1.0))
+
+
 def test_a_compaction_by_java_keeps_what_we_commit_after_it_was_scheduled(peers: Peers) -> None:
     peers.ours.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
     peers.java.write(trips(("a", "sf", 2, 2.0)), "upsert")
