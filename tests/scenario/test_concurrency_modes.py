@@ -248,6 +248,18 @@ def test_a_table_that_cannot_be_shared_is_refused_when_it_is_created_and_when_it
     assert len(table.timeline()) == 0
 
 
+@pytest.mark.parametrize("count", ["2", "3", "8"])
+def test_another_number_of_buckets_is_refused_although_there_is_no_base_file_yet(
+    builder: TableBuilder, count: str
+) -> None:
+    table = builder.create(table_type="mor", options={**NON_BLOCKING, "hoodie.bucket.index.num.buckets": "4"})
+    table.upsert(trips(*((str(n), "sf", 1, 1.0) for n in range(40))))
+    other = builder.through(table, options={"hoodie.bucket.index.num.buckets": count})
+    with pytest.raises(InvalidRequestError, match=rf"num\.buckets is {count}"):
+        other.upsert(trips(("1", "sf", 2, 2.0)))
+    table.upsert(trips(("1", "sf", 2, 2.0)))
+
+
 # --- what becomes of failed writes
 
 

@@ -164,10 +164,14 @@ STORE_LOCK = {
     "hoodie.write.lock.wait_time_ms": "600000",
 }
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
+NON_BLOCKING = {**BUCKETS, "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
+EARLY = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
 BUILT: dict[str, tuple[str, dict[str, str]]] = {
     "cow": ("cow", {}),
     "mor": ("mor", {}),
     "mor_bucket": ("mor", BUCKETS),
+    "mor_shared": ("mor", NON_BLOCKING),
+    "mor_early": ("mor", {**BUCKETS, **EARLY}),
     "cow_store_lock": ("cow", STORE_LOCK),
     "cow_metadata": ("cow", {}),
     "mor_metadata": ("mor", {}),
@@ -210,6 +214,8 @@ CASES = {
     "upsert_cow": Case("cow", lambda t: t.upsert(CHANGES), later),
     "upsert_mor": Case("mor", lambda t: t.upsert(CHANGES), later),
     "upsert_mor_bucket": Case("mor_bucket", lambda t: t.upsert(CHANGES), later),
+    "upsert_mor_shared": Case("mor_shared", lambda t: t.upsert(CHANGES), later),
+    "upsert_mor_early": Case("mor_early", lambda t: t.upsert(CHANGES), later),
     "upsert_cow_store_lock": Case("cow_store_lock", lambda t: t.upsert(CHANGES), later),
     "insert": Case("cow", lambda t: t.insert(trips(("g", "sf", 3, 3.0), ("h", "ny", 3, 3.0))), later),
     "bulk_insert": Case("mor", lambda t: t.bulk_insert(trips(("g", "sf", 3, 3.0), ("h", "ny", 3, 3.0))), later),

@@ -7,7 +7,7 @@ import pytest
 from tablekeeper.config.options import Options
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.model import FileGroupId, FileSlice, LogFile, RequestedTime
+from tablekeeper.model import FileGroupId, FileSlice, RequestedTime
 from tablekeeper.write.index_check import refuse_wrong_index
 from tests.support.write_context import make_context
 
@@ -15,13 +15,13 @@ REST = "b044-4af1-9d4d-0c3a5e2b1f00-0"
 
 
 def slices(*names: str) -> list[FileSlice]:
-    """Slices of logs alone, `partition/first eight characters` each."""
+    """Slices without files, `partition/first eight characters` each."""
     made = []
     for name in names:
         partition, _, start = name.rpartition("/")
         group = FileGroupId(partition, f"{start}-{REST}")
         instant = RequestedTime("20240101000000000")
-        made.append(FileSlice(group, instant, None, (LogFile(group, instant, 1, "0-0-0", "log", 1),)))
+        made.append(FileSlice(group, instant, None))
     return made
 
 

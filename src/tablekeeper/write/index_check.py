@@ -2,7 +2,7 @@
 
 Hudi stores nothing about the index with a table. A writer that takes a bucket table for a plain one, or counts
 another number of buckets, finds none of the keys and writes every row a second time. The names of the file groups
-give a wrong index away, and one row of a base file a wrong number of buckets.
+give a wrong index away, and rows of one file a wrong number of buckets.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.hashing import bucket_of_values
-from tablekeeper.model import FileSlice
+from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile
+from tablekeeper.read.log_changes import BlockVisibility, load_log_keys
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import bucket_field_values
+from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.write.context import WriteContext
 
 __all__ = ["PARTITIONS_TO_CHECK", "look_like_buckets", "refuse_wrong_index"]
@@ -33,6 +35,8 @@ _BUCKET_ID = re.compile(r"(\d{8})-")
 # A random id begins with eight digits once in forty; with four zeros and four digits once in 400,000.
 _LIKELY_BUCKETS = 10_000
 _SAMPLED_ROWS = 64
+# Blocks of a log are read whole.
+_SAMPLED_LOG_BYTES = 1 << 20
 
 
 def refuse_wrong_index(context: WriteContext, slices: Sequence[FileSlice]) -> None:
@@ -52,7 +56,7 @@ def refuse_wrong_index(context: WriteContext, slices: Sequence[FileSlice]) -> No
 
 def look_like_buckets(slices: Sequence[FileSlice]) -> bool:
     """Whether the slices, all of some partitions, are named as a bucket index names them."""
-    buckets = [_bucket(s) for s in slices]
+    buckets = [_bucket(s.group) for s in slices]
     taken = Counter((s.group.partition, bucket) for s, bucket in zip(slices, buckets, strict=True))
     if any(bucket is None or bucket >= _LIKELY_BUCKETS for bucket in buckets):
         return False
@@ -62,7 +66,7 @@ def look_like_buckets(slices: Sequence[FileSlice]) -> bool:
 def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) -> None:
     taken: dict[tuple[str, int], FileSlice] = {}
     for file_slice in slices:
-        bucket = _bucket(file_slice)
+        bucket = _bucket(file_slice.group)
         if bucket is None or bucket >= max(_LIKELY_BUCKETS, context.settings.buckets):
             raise InvalidRequestError(
                 f"file group {file_slice.group} is no bucket: the table was written with another index. Leave out "
@@ -76,33 +80,49 @@ def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) ->
                 f"file groups {other.group} and {file_slice.group} are both bucket {bucket}, so that it is open which "
                 "of them a row belongs to. Delete or overwrite the partition, or cluster it with Java."
             )
-    _refuse_wrong_hash(context, min((s for s in slices if s.base is not None), key=lambda s: s.size, default=None))
+    sampled = min((s for s in slices if s.base is not None), key=lambda s: s.size, default=None)
+    if sampled is not None and sampled.base is not None:
+        _refuse_wrong_hash(context, sampled.group, _base_values(context, sampled.base))
+    elif not context.key.composite:
+        # Writers that share buckets begin them with a log file.
+        log = min((log for s in slices for log in s.logs), key=lambda log: log.size, default=None)
+        if log is not None and log.size <= _SAMPLED_LOG_BYTES:
+            _refuse_wrong_hash(context, log.group, _log_values(context, log))
 
 
-def _refuse_wrong_hash(context: WriteContext, file_slice: FileSlice | None) -> None:
-    """Rows of one base file must hash to the bucket that the file is."""
-    if file_slice is None or file_slice.base is None:
-        return
+def _base_values(context: WriteContext, base: BaseFile) -> list[pa.Array]:
+    """What the bucket index hashes, of some rows of a base file; nothing if that cannot be told."""
     names = {path if path in context.schema.names else path.split(".")[0] for path in context.key.fields}
     schema = pa.schema([field for field in context.schema if field.name in names])
-    with context.store.storage.open_input(file_slice.base.path) as stream:
+    with context.store.storage.open_input(base.path) as stream:
         # Small buffered reads: a page of the key columns is enough.
         file = pq.ParquetFile(stream, buffer_size=1 << 16, pre_buffer=False)
         if not names <= set(file.schema_arrow.names):
-            return
+            return []
         batch = next(file.iter_batches(batch_size=_SAMPLED_ROWS, columns=sorted(names)), None)
     if batch is None:
+        return []
+    return bucket_field_values(conform(batch, schema), context.settings.bucket_fields, key=context.key)
+
+
+def _log_values(context: WriteContext, log: LogFile) -> list[pa.Array]:
+    """The same of a log file, for keys of one field: what is hashed is the key."""
+    types = pa.schema([(KEY_COLUMN, pa.string())])
+    keys = load_log_keys(context.store.storage, [log], key=context.key, key_types=types, visibility=BlockVisibility())
+    return [pa.concat_arrays([each[:_SAMPLED_ROWS] for each in keys])] if keys else []
+
+
+def _refuse_wrong_hash(context: WriteContext, group: FileGroupId, values: list[pa.Array]) -> None:
+    """Rows of a file must hash to the bucket that it belongs to."""
+    if not values:
         return
-    values = bucket_field_values(conform(batch, schema), context.settings.bucket_fields, key=context.key)
     found = bucket_of_values(values, buckets=context.settings.buckets)
     # Java takes keys apart at these characters, so that such rows prove nothing.
     texts = pc.binary_join_element_wise(*values, "/").to_pylist()
     plain = [text is not None and not any(mark in text for mark in ",:") for text in texts]
-    strays = {int(bucket) for bucket, counts in zip(found, plain, strict=True) if counts} - {_bucket(file_slice)}
+    strays = {int(bucket) for bucket, counts in zip(found, plain, strict=True) if counts} - {_bucket(group)}
     if strays:
-        raise _wrong_count(
-            context, f"file group {file_slice.group} holds rows that hash to bucket {min(strays)} of that many"
-        )
+        raise _wrong_count(context, f"file group {group} holds rows that hash to bucket {min(strays)} of that many")
 
 
 def _wrong_count(context: WriteContext, evidence: str) -> InvalidRequestError:
@@ -112,6 +132,6 @@ def _wrong_count(context: WriteContext, evidence: str) -> InvalidRequestError:
     )
 
 
-def _bucket(file_slice: FileSlice) -> int | None:
-    found = _BUCKET_ID.match(file_slice.group.file_id)
+def _bucket(group: FileGroupId) -> int | None:
+    found = _BUCKET_ID.match(group.file_id)
     return int(found[1]) if found else None
