@@ -168,5 +168,6 @@ def _heartbeats(environment: TableEnvironment) -> HeartbeatView:
 
 
 def _age_s(environment: TableEnvironment, current: Instant) -> float:
+    """How long the plan has waited; no time at all for one whose scheduler's clock is ahead of ours."""
     scheduled_ms = parse_time(current.requested_at.value, zone=environment.config.time_zone)
-    return (environment.runtime.clock.now_ms() - scheduled_ms) / 1000
+    return max(0.0, (environment.runtime.clock.now_ms() - scheduled_ms) / 1000)

@@ -155,7 +155,7 @@ class Maintenance(TableHandle):
         """
         environment = self._load_environment()
         settings = self._clean_settings(keep_commits, keep_hours, keep_file_versions, options)
-        removed = remove_failed_plans(environment, LifecycleSettings.from_options(self._options.given))
+        removed = remove_failed_plans(environment, LifecycleSettings.from_options(self._merged(options).given))
         result = execute_clean(environment, settings, engine=self._engine)
         if result is not None and removed:
             result = replace(result, rolled_back=(*result.rolled_back, *removed))
@@ -254,6 +254,11 @@ class Maintenance(TableHandle):
             try:
                 done.append(self.execute(instant))
             except (PlanHeldError, PlanCancelledError, FencedError, ConflictError) as error:
+                _LOG.info("%s was not carried out: %s", instant, error)
+            except InvalidRequestError as error:
+                # Somebody called it off, or a clean removed it, since the timeline was loaded.
+                if load_timeline(self._storage, self.config).find(instant.requested_at) is not None:
+                    raise
                 _LOG.info("%s was not carried out: %s", instant, error)
         return done
 
