@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import ConflictError, TablekeeperError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Clock
 from tablekeeper.table import Table
 from tablekeeper.write.results import WriteResult
@@ -196,6 +196,59 @@ def files(tour: Tour) -> Outcome:
     )
 
 
+def explain(tour: Tour) -> Outcome:
+    found = tour.table.explain_compaction()
+    if not found.file_groups:
+        raise TablekeeperError("the tour expected logs to compact, and found none: please report this")
+    text = (
+        f"{found.file_groups} file groups, {found.bytes_in / 1e6:.1f} MB to read: {found.why_full or 'by what changed'}"
+    )
+    return Outcome(text)
+
+
+def compact(tour: Tour) -> Outcome:
+    plan = tour.table.schedule_compaction()
+    if plan is None:
+        raise TablekeeperError("the tour expected a compaction to be planned, and none was: please report this")
+    # Any process may carry the plan out, while others write; here it is the same one.
+    result = tour.table.execute(plan)
+    _check(sum(len(fact["log_files"]) for fact in tour.table.files().to_dicts()), 0, "log files left")
+    _check(tour.table.read().count(), tour.expected_rows, "rows in the table")
+    return Outcome(f"{result.file_groups} file groups, {result.rows:,} rows rewritten, plan {plan.instant}")
+
+
+def yield_to_writer(tour: Tour) -> Outcome:
+    plan = tour.table.schedule_clustering(order_by=["fare"], cancellable=True)
+    if plan is None:
+        raise TablekeeperError("the tour expected a clustering to be planned, and none was: please report this")
+    late = range(2, tour.rows, 2100)
+    tour.table.upsert(tour.trips(late, ts=4, fare="500"))
+    try:
+        tour.table.execute(plan)
+    except ConflictError as error:
+        _check(len(tour.table.plans()), 0, "pending plans")
+        return Outcome(f"the upsert won, plan {plan.instant} gave way to {error.beaten_by} and is off the timeline")
+    raise TablekeeperError(
+        "the tour expected the clustering to yield to the upsert, and it did not: please report this"
+    )
+
+
+def cluster(tour: Tour) -> Outcome:
+    result = tour.table.cluster(order_by=["fare"])
+    if result is None:
+        raise TablekeeperError("the tour expected files to cluster, and found none: please report this")
+    _check(tour.table.read().count(), tour.expected_rows, "rows in the table")
+    return Outcome(f"{result.file_groups} file groups became {len(result.files)}, {result.rows:,} rows sorted by fare")
+
+
+def clean(tour: Tour) -> Outcome:
+    result = tour.table.clean(keep_commits=1)
+    if result is None:
+        raise TablekeeperError("the tour expected old files to clean, and found none: please report this")
+    _check(tour.table.read().count(), tour.expected_rows, "rows in the table")
+    return Outcome(f"{result.files_deleted} files that the last commit and its readers do not need are gone")
+
+
 STEPS: tuple[Step, ...] = (
     Step("Create a merge-on-read table", create),
     Step("Bulk insert", bulk_insert),
@@ -208,6 +261,11 @@ STEPS: tuple[Step, ...] = (
     Step("Read with Spark's own syntax", read_by_format),
     Step("Look at the timeline", timeline),
     Step("Look at the files", files),
+    Step("Ask what a compaction would do", explain),
+    Step("Compact: merge the logs into base files", compact),
+    Step("Plan a clustering that yields to writers", yield_to_writer),
+    Step("Clean: delete what nobody can ask for any more", clean),
+    Step("Cluster: sort the rows", cluster),
 )
 
 
@@ -279,6 +337,7 @@ def _say_goodbye(console: Console, path: str, *, seconds: float) -> None:
         f"tablekeeper show {path}",
         f"tablekeeper read {path} --where \"city = 'lima' and fare > 1000\" --limit 5",
         f"tablekeeper timeline {path} --json",
+        f"tablekeeper explain {path} clean",
         f"rm -r {path}",
     ):
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
