@@ -27,6 +27,9 @@ ROWS ?=
 # More for the benchmark: make bench BENCH_ARGS="--reuse-java --only java,ours_spark"
 BENCH_ARGS ?=
 
+# For the planning benchmark: partitions of its tables. Without any: 640,000 in memory, 64,000 on disk.
+PLANNING_ARGS ?=
+
 # For the stress run: seconds, writers, store (local or s3), seed. Without any: both stores, the full length.
 STRESS_ARGS ?=
 
@@ -63,7 +66,7 @@ endef
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r target text; do printf '  make %-9s %s\n' "$$target" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: env
 env: $(STAMP) ## Make .venv: newest PySpark 4.x, tests and tools
@@ -103,6 +106,10 @@ interop: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Java Hudi 1.2.0 and hudi-rs aga
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
 	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) $(BENCH_ARGS)
+
+.PHONY: bench-planning
+bench-planning: $(STAMP) ## Scheduling on 640,000 partitions of which ten were touched; PLANNING_ARGS="--memory 64000"
+	$(BIN)/python -m bench.planning $(PLANNING_ARGS)
 
 .PHONY: stress
 stress: $(STAMP) ## Many writers, killed at random, on one table; STRESS_ARGS="--seconds 30 --store s3 --seed 2"

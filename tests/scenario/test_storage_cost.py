@@ -2,20 +2,24 @@
 
 Every call to the store is counted. What is asked of the timeline and of the table's properties is counted too:
 an upsert loads the timeline once to check the rows, and twice inside the transaction (when it begins, when it
-commits).
+commits). Planning asks as much of a table with many partitions as of one with few, if as many were touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.snapshot.metadata_table import MetadataTable
 from tests.support.storage_wrappers import CountingStorage
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
+from tests.support.wide_table import WideTable, make_wide_table
 
 PARTITIONS = 10_000
 HOME = "p00077"
@@ -114,3 +118,58 @@ def test_a_read_of_everything_lists_each_partition_once(table: tk.Table, store: 
     assert store.counts["list_files"] <= PARTITIONS + 5
     assert store.counts["list_directories"] == 1
     assert store.counts["open_input"] == 0
+
+
+def _planned_table(tables: TableBuilder, *, partitions: int, metadata: bool) -> WideTable:
+    """A table of so many partitions with a plan of every service behind it, since which ten partitions were touched."""
+    wide = make_wide_table(tables.new_place(), spread=partitions // 10)
+    wide.touch()
+    wide.run_services()
+    wide.widen(partitions, metadata=metadata)
+    wide.touch()
+    return wide
+
+
+def _calls_of_planning(wide: WideTable) -> dict[str, Counter[str]]:
+    """Storage calls by kind, for each service. What is scheduled is carried out before the next one is planned."""
+    table = wide.table
+    spent: dict[str, Counter[str]] = {}
+
+    def count(service: str, call: Callable[[], Any]) -> Any:
+        wide.store.reset()
+        result = call()
+        spent[service] = wide.store.counts
+        assert touched(wide.store) <= set(wide.lived_in)
+        return result
+
+    for service in ("log_compaction", "compaction", "clustering"):
+        plan = count(service, getattr(table, f"schedule_{service}"))
+        assert plan.partitions == wide.lived_in
+        assert len(count(f"plans after {service}", table.plans).plans) == 1
+        table.execute(plan)
+    wide.touch()
+    count("explain_clean", lambda: table.explain_clean(keep_commits=1))
+    assert count("clean", lambda: table.clean(keep_commits=1)) is not None
+    return spent
+
+
+@pytest.mark.parametrize("metadata", [False, True], ids=["listing", "metadata table"])
+def test_planning_makes_as_many_storage_calls_for_many_partitions_as_for_few(
+    metadata: bool, tables: TableBuilder
+) -> None:
+    few = _calls_of_planning(_planned_table(tables, partitions=100, metadata=metadata))
+    many = _calls_of_planning(_planned_table(tables, partitions=2_000, metadata=metadata))
+    assert many == few
+    assert max(calls.total() for service, calls in many.items() if service != "clean") <= 60
+
+
+def test_a_clean_does_not_read_the_list_of_all_partitions(
+    tables: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = _planned_table(tables, partitions=100, metadata=True)
+
+    def refuse(_: MetadataTable) -> list[str]:
+        raise AssertionError("all partitions were asked for")
+
+    monkeypatch.setattr(MetadataTable, "partitions", refuse)
+    assert wide.table.explain_clean(keep_commits=1).partitions == wide.lived_in

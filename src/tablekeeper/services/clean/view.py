@@ -46,7 +46,7 @@ from tablekeeper.services.clean.plan import (
     plan_retained,
 )
 from tablekeeper.snapshot.listing import load_all_files_by_listing, load_files_by_listing
-from tablekeeper.snapshot.metadata_table import open_metadata_table
+from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.timeline.history import archived_completions
@@ -275,9 +275,7 @@ def _load_files(
     storage, runtime = environment.storage, environment.runtime
     metadata_table = open_metadata_table(storage, config, timeline)
     if metadata_table is not None:
-        there = metadata_table.partitions()
-        wanted = there if partitions is None else sorted(set(there) & set(partitions))
-        return metadata_table.files(wanted)
+        return _files_by_metadata(metadata_table, partitions)
     if not config.is_partitioned:
         return load_files_by_listing(storage, [""], runtime=runtime)
     if partitions is None:
@@ -288,6 +286,18 @@ def _load_files(
         for partition, files in found.items()
         if any(name.startswith(PARTITION_METADATA_NAME) for name, _ in files)
     }
+
+
+def _files_by_metadata(metadata_table: MetadataTable, partitions: list[str] | None) -> Files:
+    """The list of all partitions is one record, which takes seconds to decode where there are very many: it is asked
+    only about partitions that have no files. Those may be gone, or about to go.
+    """
+    if partitions is None:
+        return metadata_table.files(metadata_table.partitions())
+    found = metadata_table.files(partitions)
+    bare = {partition for partition, files in found.items() if not files}
+    gone = bare.difference(metadata_table.partitions()) if bare else bare
+    return {partition: files for partition, files in found.items() if partition not in gone}
 
 
 def _load_replaced(environment: TableEnvironment, timeline: Timeline) -> dict[FileGroupId, RequestedTime]:
