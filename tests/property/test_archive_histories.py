@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablekeeper.config.archive_settings import ArchiveSettings
-from tablekeeper.config.clean_settings import CleanPolicy
+from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.format.history import ArchivedInstant, decode_history_file, encode_history_file
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
@@ -130,7 +130,7 @@ def views(draw: st.DrawFn) -> ArchiveView:
 def test_a_plan_takes_a_beginning_of_the_timeline_and_leaves_what_must_stay(
     view: ArchiveView, keep: int, more: int, policy: CleanPolicy
 ) -> None:
-    keeping = ArchiveSettings(keep_min=keep, keep_max=keep + more, clean_policy=policy, clean_commits=2)
+    keeping = ArchiveSettings(keep_min=keep, keep_max=keep + more, clean=CleanSettings(policy=policy, commits=2))
     plan = plan_archive(view, keeping)
     going = [action.instant for action in plan.actions]
     commits = list(view.timeline.completed_writes)

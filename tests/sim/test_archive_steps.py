@@ -19,6 +19,7 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.config.archive_settings import ArchiveSettings
+from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import TablekeeperError
@@ -44,7 +45,13 @@ Key = tuple[RequestedTime, Action]
 HISTORY = ".hoodie/timeline/history"
 TIMELINE = ".hoodie/timeline"
 SETTINGS = ArchiveSettings(
-    keep_min=2, keep_max=3, clean_commits=1, compact_after=1, merge_files=3, manifests_kept=1, keep_last_plans=False
+    keep_min=2,
+    keep_max=3,
+    clean=CleanSettings(commits=1),
+    compact_after=1,
+    merge_files=3,
+    manifests_kept=1,
+    keep_last_plans=False,
 )
 STORE_LOCK = {
     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from tablekeeper.config.archive_settings import ArchiveSettings
-from tablekeeper.config.clean_settings import CleanPolicy
+from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
@@ -17,7 +17,8 @@ from tablekeeper.timeline import Timeline
 
 __all__: list[str] = []
 
-KEEP = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, compact_after=None)
+BY_VERSIONS = CleanSettings(policy=CleanPolicy.VERSIONS)
+KEEP = ArchiveSettings(keep_min=3, keep_max=5, clean=BY_VERSIONS, compact_after=None)
 
 
 def at(number: int) -> RequestedTime:
@@ -115,16 +116,14 @@ def test_the_first_savepoint_and_everything_after_it_stays(is_completed: bool) -
 
 
 def test_delta_commits_that_trigger_the_next_compaction_stay() -> None:
-    settings = ArchiveSettings(keep_min=1, keep_max=2, clean_policy=CleanPolicy.VERSIONS, compact_after=4)
+    settings = ArchiveSettings(keep_min=1, keep_max=2, clean=BY_VERSIONS, compact_after=4)
     deltas = commits(1, 9, Action.DELTA_COMMIT)
     assert numbers(plan_archive(view(deltas, is_mor=True), settings)) == [1, 2, 3, 4, 5]
     assert numbers(plan_archive(view(deltas), settings)) == list(range(1, 9))
 
 
 def test_with_few_delta_commits_the_last_compaction_stays() -> None:
-    settings = ArchiveSettings(
-        keep_min=1, keep_max=2, clean_policy=CleanPolicy.VERSIONS, compact_after=9, keep_last_plans=False
-    )
+    settings = ArchiveSettings(keep_min=1, keep_max=2, clean=BY_VERSIONS, compact_after=9, keep_last_plans=False)
     actions = [*commits(1, 3, Action.DELTA_COMMIT), done(4), *commits(5, 7, Action.DELTA_COMMIT)]
     assert numbers(plan_archive(view(actions, is_mor=True), settings)) == [1, 2, 3]
     assert numbers(plan_archive(view(commits(1, 7, Action.DELTA_COMMIT), is_mor=True), settings)) == []
@@ -148,7 +147,7 @@ def test_a_clean_by_file_versions_has_gone_past_what_was_there_when_it_began() -
 def test_replace_commits_behind_a_savepoint_that_the_clean_spared_stay() -> None:
     actions = [*commits(1, 2), done(3, Action.REPLACE_COMMIT), *commits(4, 9)]
     clean = RetainedByClean(at(95), earliest=at(60), savepoints=(at(20),))
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_commits=3)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean=CleanSettings(commits=3))
     assert numbers(plan_archive(view(actions, last_clean=clean), settings)) == [1, 2]
 
 
@@ -200,18 +199,18 @@ def test_a_commit_that_began_before_the_last_plan_and_completed_after_it_stays_w
 
 def test_the_last_plan_goes_like_any_other_if_the_settings_say_so() -> None:
     actions = [done(1), done(2, begun_as=Action.COMPACTION), *commits(3, 9)]
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, keep_last_plans=False)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean=BY_VERSIONS, keep_last_plans=False)
     assert numbers(plan_archive(view(actions), settings)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_the_last_clean_retained_stays_on_request() -> None:
     clean = RetainedByClean(at(95), earliest=at(30))
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, stop_at_clean=True)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean=BY_VERSIONS, stop_at_clean=True)
     assert numbers(plan_archive(view(commits(1, 9), last_clean=clean), settings)) == [1, 2]
 
 
 def test_no_fewer_commits_stay_than_the_next_clean_retains_and_two_more() -> None:
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_commits=6)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean=CleanSettings(commits=6))
     plan = plan_archive(view(commits(1, 10)), settings)
     assert (plan.keep_min, plan.keep_max) == (7, 9)
     assert numbers(plan) == [1, 2, 3]
@@ -219,7 +218,7 @@ def test_no_fewer_commits_stay_than_the_next_clean_retains_and_two_more() -> Non
 
 
 def test_commits_of_the_hours_that_the_next_clean_retains_stay() -> None:
-    settings = ArchiveSettings(keep_min=1, keep_max=2, clean_policy=CleanPolicy.HOURS, clean_hours=1)
+    settings = ArchiveSettings(keep_min=1, keep_max=2, clean=CleanSettings(policy=CleanPolicy.HOURS, hours=1))
     hours = [f"2024010{day}{hour:02d}0000000" for day in (1, 2) for hour in range(24)]
     actions = []
     for text in hours:
@@ -230,14 +229,14 @@ def test_commits_of_the_hours_that_the_next_clean_retains_stay() -> None:
 
 
 def test_a_pending_write_moves_what_the_next_clean_retains_back() -> None:
-    settings = ArchiveSettings(keep_min=1, keep_max=2, clean_commits=2)
+    settings = ArchiveSettings(keep_min=1, keep_max=2, clean=CleanSettings(commits=2))
     plan = plan_archive(view([done(n) for n in (1, 2, 4, 5, 6, 7)], pending(3)), settings)
     assert plan.keep_min == 6
     assert numbers(plan) == []
 
 
 def test_one_run_moves_a_bounded_number_of_instants_and_bytes_and_says_what_is_left() -> None:
-    settings = ArchiveSettings(keep_min=3, keep_max=5, clean_policy=CleanPolicy.VERSIONS, max_instants=4)
+    settings = ArchiveSettings(keep_min=3, keep_max=5, clean=BY_VERSIONS, max_instants=4)
     plan = plan_archive(view(commits(1, 20)), settings)
     assert numbers(plan) == [1, 2, 3, 4]
     assert plan.left == 13

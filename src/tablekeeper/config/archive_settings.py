@@ -10,9 +10,9 @@ these look for on the timeline; those keys belong to their services and are only
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
+from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.keys import AUTOMATIC_ARCHIVE
 from tablekeeper.config.service_options import COMPACTION_KEYS, SERVICE_OPTIONS
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
@@ -66,7 +66,8 @@ _DEFAULTS = {name: default for name, default, _, _ in (*ARCHIVE_OPTIONS, *SERVIC
 class ArchiveSettings:
     """What is archived and how the archived timeline is kept.
 
-    `compact_after`: delta commits that must stay for a compaction to be triggered by their number, None if it is not.
+    `clean` is what the next clean will look for on the timeline. `compact_after`: delta commits that must stay for a
+    compaction to be triggered by their number, None if it is not.
     """
 
     keep_min: int = 20
@@ -79,9 +80,7 @@ class ArchiveSettings:
     manifests_kept: int = 3
     keep_last_plans: bool = True
     max_instants: int = 500
-    clean_policy: CleanPolicy = CleanPolicy.COMMITS
-    clean_commits: int = 10
-    clean_hours: int = 24
+    clean: CleanSettings = field(default_factory=CleanSettings)
     compact_after: int | None = 5
     metadata_compact_after: int = 10
 
@@ -109,7 +108,6 @@ class ArchiveSettings:
                 f"option {_BEYOND_SAVEPOINT}: readers, Java's too, lose the rows of commits that are archived behind a "
                 "savepoint. Delete the savepoint to archive what it holds back."
             )
-        clean = CleanSettings.from_options(options)
         counts = _text(options, COMPACTION_KEYS.trigger).upper() in _COUNTING_TRIGGERS
         return cls(
             keep_min=_whole(options, _KEEP_MIN),
@@ -122,9 +120,7 @@ class ArchiveSettings:
             manifests_kept=_whole(options, _MANIFESTS),
             keep_last_plans=_flag(options, _KEEP_PLANS),
             max_instants=_whole(options, _RUN_INSTANTS),
-            clean_policy=clean.policy,
-            clean_commits=clean.commits,
-            clean_hours=clean.hours,
+            clean=CleanSettings.from_options(options),
             compact_after=_whole(options, COMPACTION_KEYS.delta_commits) if counts else None,
             metadata_compact_after=_whole(options, _METADATA_COMPACT_AFTER),
         )

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tablekeeper.config.keys import AUTOMATIC_CLEAN
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
 __all__ = ["CLEAN_OPTIONS", "CleanPolicy", "CleanSettings"]
@@ -19,7 +20,6 @@ _COMMITS = "hoodie.clean.commits.retained"
 _HOURS = "hoodie.clean.hours.retained"
 _VERSIONS = "hoodie.clean.fileversions.retained"
 _INCREMENTAL = "hoodie.clean.incremental.enabled"
-_AUTOMATIC = "hoodie.clean.automatic"
 _ASYNC = "hoodie.clean.async.enabled"
 _STRATEGY = "hoodie.clean.trigger.strategy"
 _TRIGGER = "hoodie.clean.trigger.max.commits"
@@ -47,7 +47,7 @@ CLEAN_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     (_HOURS, "24", int, "Hours back that stay readable, with KEEP_LATEST_BY_HOURS."),
     (_VERSIONS, "3", int, "Versions that each file group keeps, with KEEP_LATEST_FILE_VERSIONS."),
     (_INCREMENTAL, "true", bool, "Look only into partitions that were touched since the last clean."),
-    (_AUTOMATIC, "true", bool, "Clean after each commit, where cleans run inline."),
+    (AUTOMATIC_CLEAN, "true", bool, "Clean after each commit, where cleans run inline."),
     (_ASYNC, "false", bool, "Such cleans run beside the writes instead of after them."),
     (_STRATEGY, _NUM_COMMITS, str, "When a clean is due; NUM_COMMITS is the one there is."),
     (_TRIGGER, "1", int, "Commits since the last clean that make the next one due."),
@@ -110,7 +110,7 @@ class CleanSettings:
             hours=_whole(options, _HOURS),
             versions=_whole(options, _VERSIONS),
             incremental=_text(options, _INCREMENTAL).lower() == "true",
-            is_automatic=_text(options, _AUTOMATIC).lower() == "true",
+            is_automatic=_text(options, AUTOMATIC_CLEAN).lower() == "true",
             is_async=_text(options, _ASYNC).lower() == "true",
             trigger_commits=_whole(options, _TRIGGER),
             parallelism=_whole(options, _PARALLELISM),

@@ -178,15 +178,15 @@ def _limits(view: ArchiveView, settings: ArchiveSettings) -> tuple[int, int]:
 
 def _retained_by_next_clean(view: ArchiveView, settings: ArchiveSettings) -> RequestedTime | None:
     commits = view.timeline.completed_writes
-    if settings.clean_policy is CleanPolicy.COMMITS and len(commits) > settings.clean_commits > 0:
-        nth = commits[len(commits) - settings.clean_commits]
+    if settings.clean.policy is CleanPolicy.COMMITS and len(commits) > settings.clean.commits > 0:
+        nth = commits[len(commits) - settings.clean.commits]
         pending = _first(i.requested_at for i in view.timeline.pending if i.action.writes_data)
         if pending is None or nth.requested_at <= pending:
             return nth.requested_at
         return _last(i.requested_at for i in commits if i.requested_at < pending)
-    if settings.clean_policy is CleanPolicy.HOURS and commits:
+    if settings.clean.policy is CleanPolicy.HOURS and commits:
         newest_ms = parse_time(commits[-1].requested_at.value, zone=view.zone)
-        limit = RequestedTime(format_time(newest_ms - settings.clean_hours * 3_600_000, zone=view.zone))
+        limit = RequestedTime(format_time(newest_ms - settings.clean.hours * 3_600_000, zone=view.zone))
         return _first(i.requested_at for i in commits if i.requested_at >= limit)
     return None
 
@@ -241,7 +241,7 @@ def _replace_bound(view: ArchiveView, settings: ArchiveSettings) -> Iterator[Bou
         lower = clean.earliest or clean.clean
         # Java's rule for a savepoint that is deleted later: files that the clean spared for its sake are still there.
         saved = _first(sorted(clean.savepoints, key=lambda time: time.order))
-        by_versions = settings.clean_policy is CleanPolicy.VERSIONS
+        by_versions = settings.clean.policy is CleanPolicy.VERSIONS
         if saved is not None and clean.earliest is not None and not by_versions and saved < clean.earliest:
             lower = saved
         first = _first(time for time in replaces if time >= lower)
