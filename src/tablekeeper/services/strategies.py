@@ -95,15 +95,21 @@ class StrategyRegistry(Generic[S]):
         return add
 
     def find(self, name: str) -> type[S]:
-        """The class of this name."""
-        name = name.strip()
-        package, _, short = name.rpartition(".")
-        known = self._classes.get(short if not package or name.startswith(_JAVA) else name)
-        return known if known is not None else self._load(name)
+        """The class of this name. One that is not registered is imported, so that the name must be the caller's."""
+        known = self._registered(name.strip())
+        return known if known is not None else self._load(name.strip())
+
+    def knows(self, name: str) -> bool:
+        """Whether the class of this name is registered, so that finding it imports nothing."""
+        return self._registered(name.strip()) is not None
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._classes))
+
+    def _registered(self, name: str) -> type[S] | None:
+        package, _, short = name.rpartition(".")
+        return self._classes.get(short if not package or name.startswith(_JAVA) else name)
 
     def _load(self, path: str) -> type[S]:
         module_name, _, class_name = path.rpartition(".")

@@ -1,0 +1,87 @@
+"""What a table remembers of its options, and what is not believed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tablekeeper as tk
+from tablekeeper.config.options import Options
+from tablekeeper.config.service_options import CLUSTERING_KEYS, COMPACTION_KEYS
+from tablekeeper.storage import MemoryStorage, forget_memory
+from tablekeeper.table.writer_options import load_writer_options, save_writer_options
+from tests.support.table_builder import TRIPS, trips
+
+__all__: list[str] = []
+
+NAME = "writer-options"
+FOREIGN = "tablekeeper_test_foreign"
+
+
+@pytest.fixture
+def storage() -> Iterator[MemoryStorage]:
+    yield MemoryStorage(f"memory://{NAME}/trips")
+    forget_memory(NAME)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a strategy in a module that has not been imported."""
+    (tmp_path / f"{FOREIGN}.py").write_text(
+        "from tablekeeper.services.compaction_strategies import CompactionStrategy\n"
+        "class Mine(CompactionStrategy):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, FOREIGN, raising=False)
+    return f"{FOREIGN}.Mine"
+
+
+@pytest.mark.parametrize("option", [COMPACTION_KEYS.strategy, CLUSTERING_KEYS.strategy])
+@pytest.mark.parametrize("value", ["os.path.join", "org.apache.hudi.no.such.Strategy", "unknown"])
+def test_a_strategy_that_would_have_to_be_imported_is_left_out_and_named(
+    storage: MemoryStorage, caplog: pytest.LogCaptureFixture, option: str, value: str
+) -> None:
+    save_writer_options(storage, Options({option: value, "hoodie.keep.max.commits": "77"}))
+    with caplog.at_level(logging.WARNING):
+        assert load_writer_options(storage).given == {"hoodie.keep.max.commits": "77"}
+    assert option in caplog.text
+    assert value in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        (COMPACTION_KEYS.strategy, "UnBoundedCompactionStrategy"),
+        (COMPACTION_KEYS.strategy, "DayBasedCompactionStrategy, BoundedIOCompactionStrategy"),
+        (
+            COMPACTION_KEYS.strategy,
+            "org.apache.hudi.table.action.compact.strategy.LogFileSizeBasedCompactionStrategy",
+        ),
+        (CLUSTERING_KEYS.strategy, "SparkSizeBasedClusteringPlanStrategy"),
+    ],
+)
+def test_a_strategy_that_is_known_here_is_remembered(storage: MemoryStorage, option: str, value: str) -> None:
+    save_writer_options(storage, Options({option: value}))
+    assert load_writer_options(storage).given == {option: value}
+
+
+def test_opening_a_table_imports_no_module_that_the_table_names(foreign: str) -> None:
+    uri = f"memory://{NAME}/trips"
+    options = {COMPACTION_KEYS.strategy: foreign}
+    try:
+        tk.Table.create(uri, name="trips", schema=TRIPS, key="id", table_type="mor", engine="local", options=options)
+        table = tk.Table.open(uri, engine="local")
+        table.upsert(trips(("a", "sf", 1, 1.0)))
+        table.upsert(trips(("a", "sf", 2, 2.0)))
+        assert table.compact() is not None
+        assert FOREIGN not in sys.modules
+        table.upsert(trips(("a", "sf", 3, 3.0)))
+        assert tk.Table.open(uri, engine="local", options=options).compact() is not None
+        assert FOREIGN in sys.modules, "what the caller names is imported"
+    finally:
+        sys.modules.pop(FOREIGN, None)
+        forget_memory(NAME)
