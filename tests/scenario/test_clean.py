@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +17,6 @@ from tablekeeper.services.clean import execute as execution
 from tablekeeper.services.plans import PlanFlags
 from tablekeeper.timeline import complete_instant, create_requested, load_content, start_inflight
 from tests.support.cleaning import (
-    SHAPES,
     busy_past,
     by_hours,
     by_versions,
@@ -25,29 +24,15 @@ from tests.support.cleaning import (
     explain,
     keep,
     rows_by_moment,
-    shape_name,
     update,
 )
-from tests.support.recovery_world import LAPSED_S, World
+from tests.support.recovery_world import LAPSED_S, SHAPES, World, shape_name
 from tests.support.table_builder import trips
 from tests.support.table_services import compaction
 from tests.support.table_services import execute as execute_plan
 from tests.support.table_services import schedule as schedule_plan
 
 __all__: list[str] = []
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., World]]:
-    made: list[World] = []
-
-    def new(**shape: Any) -> World:
-        made.append(World(**shape))
-        return made[-1]
-
-    yield new
-    for world in made:
-        world.forget()
 
 
 @pytest.fixture

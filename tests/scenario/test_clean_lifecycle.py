@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +23,6 @@ from tablekeeper.services.clean import finish_cleans, is_clean_due, publish
 from tablekeeper.services.plans import PlanFlags
 from tablekeeper.timeline import create_requested, load_content, remove_instant_files
 from tests.support.cleaning import (
-    SHAPES,
     busy_past,
     by_versions,
     clean,
@@ -32,10 +31,9 @@ from tests.support.cleaning import (
     keep,
     rows_by_moment,
     schedule,
-    shape_name,
     update,
 )
-from tests.support.recovery_world import LAPSED_S, World, for_every_death
+from tests.support.recovery_world import LAPSED_S, SHAPES, World, for_every_death, shape_name
 from tests.support.step_faults import ProcessDied
 from tests.support.table_builder import TableBuilder, rows_of, trips
 from tests.support.table_services import compaction
@@ -43,19 +41,6 @@ from tests.support.table_services import execute as execute_plan
 from tests.support.table_services import schedule as schedule_plan
 
 __all__: list[str] = []
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., World]]:
-    made: list[World] = []
-
-    def new(**shape: Any) -> World:
-        made.append(World(**shape))
-        return made[-1]
-
-    yield new
-    for world in made:
-        world.forget()
 
 
 @pytest.fixture

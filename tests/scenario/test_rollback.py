@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,39 +20,13 @@ from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import create_requested, load_content, start_inflight
 from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_instants
-from tests.support.recovery_world import LAPSED_S, World, for_every_death
+from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, SHAPES, World, for_every_death, shape_name
 from tests.support.table_builder import trips
 
 __all__: list[str] = []
 
-FIRST = trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0))
 SECOND = trips(("a", "sf", 2, 2.0), ("d", "ny", 2, 2.0))
-ROWS_OF_FIRST = [("a", 1.0), ("b", 1.0), ("c", 1.0)]
 ROWS_OF_SECOND = [("a", 2.0), ("b", 1.0), ("c", 1.0), ("d", 2.0)]
-
-SHAPES: list[dict[str, Any]] = [
-    {"table_type": "cow"},
-    {"table_type": "mor"},
-    {"table_type": "cow", "metadata": True},
-    {"table_type": "mor", "metadata": True},
-]
-
-
-def _name(shape: dict[str, Any]) -> str:
-    return str(shape["table_type"]) + ("_metadata" if shape.get("metadata") else "")
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., World]]:
-    made: list[World] = []
-
-    def new(**shape: Any) -> World:
-        made.append(World(**shape))
-        return made[-1]
-
-    yield new
-    for world in made:
-        world.forget()
 
 
 @pytest.fixture
@@ -63,7 +37,7 @@ def world(make: Callable[..., World]) -> World:
     return made
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
 def test_the_newest_commit_goes_with_its_files_and_the_rows_before_it_come_back(
     shape: dict[str, Any], make: Callable[..., World]
 ) -> None:
@@ -84,7 +58,7 @@ def test_the_newest_commit_goes_with_its_files_and_the_rows_before_it_come_back(
     world.refuse_stale_metadata_table()
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
 def test_a_rollback_of_a_commit_that_dies_anywhere_is_finished_by_the_next_writer(
     shape: dict[str, Any], make: Callable[..., World]
 ) -> None:

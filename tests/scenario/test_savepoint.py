@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,36 +18,10 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.model import Action, CompletionTime, RequestedTime, State
 from tablekeeper.timeline import complete_instant, create_requested, load_content, start_inflight
-from tests.support.recovery_world import LAPSED_S, World, for_every_death
+from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, SHAPES, World, for_every_death, shape_name
 from tests.support.table_builder import trips
 
 __all__: list[str] = []
-
-FIRST = trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0))
-ROWS_OF_FIRST = [("a", 1.0), ("b", 1.0), ("c", 1.0)]
-SHAPES: list[dict[str, Any]] = [
-    {"table_type": "cow"},
-    {"table_type": "mor"},
-    {"table_type": "cow", "metadata": True},
-    {"table_type": "mor", "metadata": True},
-]
-
-
-def _name(shape: dict[str, Any]) -> str:
-    return str(shape["table_type"]) + ("_metadata" if shape.get("metadata") else "")
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., World]]:
-    made: list[World] = []
-
-    def new(**shape: Any) -> World:
-        made.append(World(**shape))
-        return made[-1]
-
-    yield new
-    for world in made:
-        world.forget()
 
 
 @pytest.fixture
@@ -106,7 +80,7 @@ def test_a_commit_whose_files_may_have_been_cleaned_cannot_be_saved(world: World
     config, storage = world.table.config, world.storage
     instant = RequestedTime(f"{int(world.timeline.newest_time) + 1}")
     requested = create_requested(storage, config, requested_at=instant, action=Action.CLEAN)
-    metadata = CleanMetadata(instant.value, 1, 0, second.instant.value)
+    metadata = CleanMetadata(instant.value, 1, 1, second.instant.value)
     complete_instant(
         storage,
         config,
@@ -147,7 +121,7 @@ def test_deleting_a_savepoint_that_is_not_there_names_those_that_are(world: Worl
         world.table.delete_savepoint("20200101000000000")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
 def test_a_restore_brings_rows_and_files_of_the_savepoint_back(
     shape: dict[str, Any], make: Callable[..., World]
 ) -> None:
@@ -173,7 +147,7 @@ def test_a_restore_brings_rows_and_files_of_the_savepoint_back(
     world.refuse_stale_metadata_table()
 
 
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3]], ids=_name)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3]], ids=shape_name)
 def test_a_restore_that_dies_anywhere_keeps_writers_out_until_it_is_finished(
     shape: dict[str, Any], make: Callable[..., World]
 ) -> None:

@@ -14,7 +14,6 @@ from tests.support.table_builder import rows_of, trips
 from tests.support.table_services import compact
 
 __all__ = [
-    "SHAPES",
     "busy_past",
     "by_hours",
     "by_versions",
@@ -24,20 +23,8 @@ __all__ = [
     "keep",
     "rows_by_moment",
     "schedule",
-    "shape_name",
     "update",
 ]
-
-SHAPES: list[dict[str, Any]] = [
-    {"table_type": "cow"},
-    {"table_type": "mor"},
-    {"table_type": "cow", "metadata": True},
-    {"table_type": "mor", "metadata": True},
-]
-
-
-def shape_name(shape: dict[str, Any]) -> str:
-    return str(shape["table_type"]) + ("_metadata" if shape.get("metadata") else "")
 
 
 def keep(commits: int, **more: Any) -> CleanSettings:

@@ -7,8 +7,8 @@ table in the same state: what is tried on it leaves the first one as it was.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -29,12 +29,24 @@ from tablekeeper.write import operation
 from tests.support.fake_runtime import FakeClock
 from tests.support.metadata_builder import MetadataBuilder
 from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime
-from tests.support.table_builder import TRIPS, rows_of
+from tests.support.table_builder import TRIPS, rows_of, trips
 
-__all__ = ["LAPSED_S", "World", "for_every_death"]
+__all__ = ["FIRST", "LAPSED_S", "ROWS_OF_FIRST", "SHAPES", "World", "for_every_death", "shape_name", "worlds"]
 
 LAPSED_S = 3_600.0
 """Longer than any heartbeat, and than the age from which what is left behind may be deleted."""
+
+FIRST = trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0))
+ROWS_OF_FIRST = [("a", 1.0), ("b", 1.0), ("c", 1.0)]
+"""What most tables here begin with, and what `World.rows` says of it."""
+
+SHAPES: list[dict[str, Any]] = [
+    {"table_type": "cow"},
+    {"table_type": "mor"},
+    {"table_type": "cow", "metadata": True},
+    {"table_type": "mor", "metadata": True},
+]
+"""The kinds of tables for which a way back is tried out."""
 
 _NAMES = itertools.count()
 _START_MS = 1_710_000_000_000
@@ -138,6 +150,25 @@ class World:
 
     def forget(self) -> None:
         forget_memory(self.name)
+
+
+def shape_name(shape: dict[str, Any]) -> str:
+    """What a test of this shape is called."""
+    return str(shape["table_type"]) + ("_metadata" if shape.get("metadata") else "")
+
+
+@contextmanager
+def worlds() -> Iterator[Callable[..., World]]:
+    """Makes empty worlds, and forgets them at the end."""
+    made: list[World] = []
+
+    def new(**shape: Any) -> World:
+        made.append(World(**shape))
+        return made[-1]
+
+    yield new
+    for world in made:
+        world.forget()
 
 
 def for_every_death(world: World, action: Callable[[tk.Table], object], check: Callable[[World], None]) -> int:
