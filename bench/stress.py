@@ -3,8 +3,10 @@
     python -m bench.stress --seconds 120 --writers 8 --store local --seed 1
 
 Five tables one after the other: copy on write and merge on read, with the simple and with the bucket index, and merge
-on read in the non-blocking mode, where no writer may lose against another. Ends with status 1 if any table is wrong,
-and says how.
+on read in the non-blocking mode, where no writer may lose against another. Beside the writers of the others run
+compaction, log compaction, clustering, clean, archive, cancel, a second executor of all plans and a reader, each in a
+process of its own that is killed like the writers. Ends with status 1 if any table is wrong, or a service never
+succeeded, and says how.
 """
 
 from __future__ import annotations
@@ -16,15 +18,16 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from tests.support.stress import NON_BLOCKING, judge, make_table, run_writers
+from tests.support.stress import BUCKETS, NON_BLOCKING, make_table, run_writers, useful_jobs
+from tests.support.stress_judge import judge
 from tests.support.stress_s3 import s3_process
 from tests.support.stress_worker import StressPlan
 
 __all__ = ["main"]
 
-BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
 INDEXES: dict[str, dict[str, str]] = {
     "simple": {},
     "bucket": BUCKETS,
@@ -34,21 +37,24 @@ TABLES = [(kind, index) for kind in ("cow", "mor") for index in ("simple", "buck
 
 
 @contextmanager
-def place(store: str, folder: str, *, non_blocking: bool) -> Iterator[StressPlan]:
+def place(store: str, folder: str, *, non_blocking: bool, jobs: list[str]) -> Iterator[StressPlan]:
     """Where the table of one run goes."""
+    plan = StressPlan(table=str(Path(folder) / "table"), folder=folder, non_blocking=non_blocking)
+    if jobs:
+        plan = plan.beside(jobs)
     if store == "local":
-        yield StressPlan(table=str(Path(folder) / "table"), folder=folder, non_blocking=non_blocking)
+        yield plan
         return
     with s3_process("stress") as options:
-        yield StressPlan(
-            table=f"s3://stress/{uuid.uuid4()}", folder=folder, storage_options=options, non_blocking=non_blocking
-        )
+        yield replace(plan, table=f"s3://stress/{uuid.uuid4()}", storage_options=options)
 
 
 def run_one(arguments: argparse.Namespace, *, table_type: str, index: str) -> list[str]:
     """One table; what is wrong with it afterwards."""
     folder = tempfile.mkdtemp(prefix="tablekeeper-stress-")
-    with place(arguments.store, folder, non_blocking=index == "nonblocking") as plan:
+    is_shared = index == "nonblocking"
+    jobs = [] if is_shared or arguments.writers_only else useful_jobs(table_type, INDEXES[index])
+    with place(arguments.store, folder, non_blocking=is_shared, jobs=jobs) as plan:
         make_table(plan, table_type=table_type, options=INDEXES[index])
         kills = run_writers(
             plan,
@@ -56,6 +62,8 @@ def run_one(arguments: argparse.Namespace, *, table_type: str, index: str) -> li
             seconds=arguments.seconds,
             kill_every_s=arguments.kill_every,
             seed=arguments.seed,
+            services=[[job] for job in (*jobs, "executor")] if jobs else [],
+            most_s=arguments.seconds,
         )
         report = judge(plan, seconds=arguments.seconds, kills=kills)
     print(f"{arguments.store} {table_type} {index}: {report}", flush=True)
@@ -75,6 +83,7 @@ def main() -> None:
     parser.add_argument("--store", choices=["local", "s3"], default="local")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kill-every", type=float, default=3, help="seconds between two kills, on average")
+    parser.add_argument("--writers-only", action="store_true", help="no table services beside the writers")
     parser.add_argument("--only", default="", help="one table, such as mor-bucket")
     arguments = parser.parse_args()
     faults: list[str] = []

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.stress import NON_BLOCKING, judge, make_table, run_writers
+from tests.support.stress import NON_BLOCKING, make_table, run_writers
 from tests.support.stress_java import java_writers
+from tests.support.stress_judge import judge
 from tests.support.stress_worker import StressPlan, open_table
 from tests.support.table_builder import rows_of
 
