@@ -282,9 +282,7 @@ def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseExcept
         entered.heartbeat.stop()
         return
     try:
-        if isinstance(cause, PlanCancelledError) or (
-            isinstance(cause, ConflictError) and entered.plan.flags.cancellable
-        ):
+        if _is_lost(entered, cause):
             _call_off(environment, entered, cause)
         else:
             _roll_back(environment, entered)
@@ -292,6 +290,17 @@ def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseExcept
         cause.add_note(f"Cleaning up after {entered.instant} failed as well ({second}); the next clean will do it.")
     finally:
         entered.heartbeat.stop()
+
+
+def _is_lost(entered: _Entered, cause: BaseException) -> bool:
+    """Whether no later attempt at the plan can succeed: called off, beaten while cancellable, or its rows have changed.
+
+    The last is for clustering, which has no right to the rows that a writer put into its file groups (seed 004).
+    """
+    if isinstance(cause, ConflictError):
+        is_stale = entered.instant.action is Action.CLUSTERING and bool(cause.file_groups)
+        return entered.plan.flags.cancellable or is_stale
+    return isinstance(cause, PlanCancelledError)
 
 
 def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:

@@ -25,6 +25,7 @@ from tablekeeper.table.service_loop import ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.units import parse_duration_s, parse_size_bytes
 from tablekeeper.timeline import load_timeline
+from tablekeeper.write.prepare import prepare_write
 
 __all__ = ["Maintenance"]
 
@@ -88,18 +89,19 @@ class Maintenance(TableHandle):
         flags = _flags(cancellable, mutable, cancel_after)
         return self._schedule(ServiceKind.CLUSTERING, flags, partitions, options, request)
 
-    def execute(self, plan: object) -> ServiceResult:
+    def execute(self, plan: object, *, options: Mapping[str, object] | None = None) -> ServiceResult:
         """Carry a plan out, whoever scheduled it. `plan` is its instant, or what `schedule_…` returned.
 
         `PlanHeldError` if another process is at work on it. A cancellable plan that has to yield to a writer raises
-        `ConflictError`, and is off the timeline then.
+        `ConflictError`, and is off the timeline then. `options` go over those of the table.
         """
         instant = parse_instant(plan)
-        environment = self._load_environment()
+        factory = self._factory(None, options)
+        environment = factory.environment
         _, kind = find_plan(load_timeline(environment.storage, environment.config), instant)
-        service = self._factory(None, None).make(kind)
-        settings = LifecycleSettings.from_options(self._options.given)
-        return execute_plan(self.load_write(kind.operation, None), service, instant, settings)
+        request = prepare_write(environment, self._engine, factory.options, kind.operation, incoming=None, extra={})
+        settings = LifecycleSettings.from_options(factory.options.given)
+        return execute_plan(request, factory.make(kind), instant, settings)
 
     def compact(
         self,
@@ -286,7 +288,7 @@ class Maintenance(TableHandle):
         scheduled = self._schedule(kind, flags, partitions, options, clustering)
         if scheduled is None:
             return waiting[-1] if waiting else None
-        result = self.execute(scheduled)
+        result = self.execute(scheduled, options=options)
         notes = tuple(f"plan {each.instant} was waiting and was carried out first" for each in waiting)
         return replace(result, notes=(*result.notes, *notes))
 
