@@ -169,14 +169,14 @@ class Winners:
         return wins | _not_less(list(map(_combined, new.columns)), list(map(_combined, old.columns)))
 
     def _rewrite(self, base: pa.Table, positions: _Positions, change: _Positions, deleted: _Mask) -> pa.Table:
-        if not deleted.all():
-            replaced = positions[~deleted]
-            source = pa.array(self._row_of[change[~deleted]])
-            mask = np.zeros(base.num_rows, dtype=bool)
-            mask[replaced] = True
+        replaced = positions[~deleted]
+        if len(replaced):
+            chosen = np.arange(base.num_rows)
+            chosen[replaced] = base.num_rows + np.arange(len(replaced))
+            places, source = pa.array(chosen), pa.array(self._row_of[change[~deleted]])
             changed = set(self._rows.column_names)
             columns = [
-                _replace(base.column(name), mask, self._rows.column(name), source, replaced)
+                _replace(base.column(name), self._rows.column(name).take(source), places)
                 if name in changed
                 else base.column(name)
                 for name in base.column_names
@@ -347,17 +347,10 @@ def _less(a: pa.Array, b: pa.Array) -> _Mask:
     return less
 
 
-def _replace(
-    column: pa.ChunkedArray, mask: _Mask, rows: pa.ChunkedArray, source: pa.Array, replaced: _Positions
-) -> pa.Array:
-    """`column` with the masked values taken from `rows[source]`."""
+def _replace(column: pa.ChunkedArray, fresh: pa.ChunkedArray, places: pa.Array) -> pa.Array:
+    """The values at `places` of `column` with `fresh` behind it: faster than replacing them by a mask."""
     base = _combined(column)
-    fresh = _combined(rows.take(source)).cast(base.type)
-    if pa.types.is_nested(base.type) or pa.types.is_dictionary(base.type):
-        take = np.arange(len(base))
-        take[replaced] = len(base) + np.arange(len(fresh))
-        return _combined(pa.chunked_array([base, fresh])).take(pa.array(take))
-    return pc.replace_with_mask(base, pa.array(mask), fresh)
+    return _combined(pa.chunked_array([base, _combined(fresh).cast(base.type)])).take(places)
 
 
 def _deleted_rows(rows: pa.Table) -> _Mask:
