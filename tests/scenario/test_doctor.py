@@ -16,37 +16,33 @@ from typer.testing import CliRunner, Result
 import tablekeeper as tk
 from tablekeeper.cli.main import app
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
-from tablekeeper.format.plans import CompactionPlan, encode_compaction_plan
 from tablekeeper.model import Action, CompletionTime, RequestedTime, State
 from tablekeeper.services.doctor import Severity
 from tablekeeper.storage import forget_memory
-from tablekeeper.timeline import create_requested, instant_path, start_inflight
+from tablekeeper.timeline import instant_path, start_inflight
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_instants
 from tablekeeper.txn.properties_file import change_properties
-from tests.support.recovery_world import LAPSED_S, World, for_every_death
+from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, World, for_every_death, worlds
 from tests.support.table_builder import TRIPS, TableBuilder, trips
 
 __all__: list[str] = []
 
-FIRST = trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0))
 SECOND = trips(("a", "sf", 2, 2.0), ("d", "ny", 2, 2.0))
-ROWS_OF_FIRST = [("a", 1.0), ("b", 1.0), ("c", 1.0)]
 A_DAY_S = 86_400.0
 GOLDEN = Path(__file__).parents[1] / "golden" / "tables"
 
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., World]]:
-    made: list[World] = []
+    """Makes tables with one commit."""
+    with worlds() as new:
 
-    def new(**shape: Any) -> World:
-        made.append(World(**shape))
-        made[-1].upsert(FIRST)
-        return made[-1]
+        def begin(**shape: Any) -> World:
+            made = new(**shape)
+            made.upsert(FIRST)
+            return made
 
-    yield new
-    for world in made:
-        world.forget()
+        yield begin
 
 
 @pytest.fixture
@@ -287,25 +283,6 @@ def test_a_half_done_savepoint_is_removed(world: World) -> None:
     assert _kinds(world.table.doctor()) == ["half-done-savepoint"]
     _mended(world)
     assert not world.timeline.pending
-
-
-def test_table_services_are_reported_by_their_state_and_keep_their_plans(make: Callable[..., World]) -> None:
-    world = make(table_type="mor")
-    instant = RequestedTime(f"{int(world.timeline.newest_time) + 1}")
-    requested = create_requested(
-        world.storage,
-        world.table.config,
-        requested_at=instant,
-        action=Action.COMPACTION,
-        content=encode_compaction_plan(CompactionPlan(())),
-    )
-    assert _kinds(world.table.doctor()) == ["planned-service"]
-    start_inflight(world.storage, world.table.config, requested)
-    world.clock.advance(LAPSED_S)
-    report = world.table.doctor(fix=True)
-    assert _kinds(report) == ["stopped-service"]
-    assert not report.repairs
-    assert world.timeline.pending
 
 
 def test_a_commit_that_cannot_be_read_is_an_error_with_its_name(world: World) -> None:

@@ -39,7 +39,7 @@ def doctor(
     option: TableOption = None,
     debug: Debug = False,
 ) -> None:
-    """Look a table over: dead writes, stray files, a stale metadata table, locks that do not protect."""
+    """Look a table over: dead writes and plans, stray files, a stale metadata table, locks that do not protect."""
     table = open_table(path, storage_option, option)
     report = table.doctor()
     if not as_json:

@@ -12,6 +12,7 @@ begins to execute them. The rollbacks are carried out after that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,14 @@ from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
 from tablekeeper.write.finish import metadata_rollback
 
-__all__ = ["CancelResult", "cancel_plan", "pending_plans", "remove_failed_plans"]
+__all__ = [
+    "CancelResult",
+    "cancel_plan",
+    "pending_plans",
+    "remove_failed_plan",
+    "remove_failed_plans",
+    "why_removed",
+]
 
 _POLL_S = 0.5
 _SERVICES = frozenset(kind.action.value for kind in ServiceKind)
@@ -92,13 +100,40 @@ def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettin
     """Lazy clean: take plans off the timeline that were called off, and mutable ones that nobody carries out."""
     timeline = load_timeline(environment.storage, environment.config)
     _finish_removals(environment, timeline)
+    return _remove(environment, [plan.requested_at for plan in pending_plans(timeline)], settings)
+
+
+def remove_failed_plan(environment: TableEnvironment, instant: RequestedTime, settings: LifecycleSettings) -> bool:
+    """The same for one plan; False if it has gone by now, or stays."""
+    return bool(_remove(environment, [instant], settings))
+
+
+def why_removed(
+    plan: Instant, flags: PlanFlags, settings: LifecycleSettings, *, age_s: float, is_called_off: bool
+) -> str:
+    """Why lazy clean takes a pending plan off that nobody is at work on; `""` if it leaves it alone. Pure."""
+    if is_called_off:
+        return "called off"
+    delay_s = settings.rollback_delay_minutes * 60
+    if flags.mutable:
+        if plan.state is State.INFLIGHT:
+            return "an attempt failed, and the plan is mutable"
+        return f"mutable, and not carried out within {delay_s} s" if age_s >= delay_s else ""
+    limit_s = delay_s if flags.cancel_after_s is None else flags.cancel_after_s
+    return f"not carried out within {limit_s} s" if flags.cancellable and age_s >= limit_s else ""
+
+
+def _remove(
+    environment: TableEnvironment, plans: Iterable[RequestedTime], settings: LifecycleSettings
+) -> tuple[RequestedTime, ...]:
+    """Put the rollbacks of those that may go on the timeline, then carry them out; the plans that are gone."""
     scheduled = []
-    for plan in pending_plans(timeline):
+    for instant in plans:
         rollback = schedule_rollback(
-            environment, plan.requested_at, approve=lambda _, current: _may_go(environment, current, settings)
+            environment, instant, approve=lambda _, current: _may_go(environment, current, settings)
         )
         if rollback is not None:
-            scheduled.append(plan.requested_at)
+            scheduled.append(instant)
     return tuple(
         instant
         for instant in scheduled
@@ -144,19 +179,13 @@ def _may_go(environment: TableEnvironment, current: Instant, settings: Lifecycle
         return False
     if load_cancel_request(environment.storage, current.requested_at) is not None:
         return True
-    plan = load_pending_plan(environment, current)
-    flags = PlanFlags.from_metadata(plan.extra)
-    age_s = _age_s(environment, current)
-    delay_s = settings.rollback_delay_minutes * 60
-    if flags.mutable:
-        return current.state is State.INFLIGHT or age_s >= delay_s
-    limit_s = delay_s if flags.cancel_after_s is None else flags.cancel_after_s
-    if flags.cancellable and age_s >= limit_s:
-        reason = f"not carried out within {limit_s} s"
+    flags = PlanFlags.from_metadata(load_pending_plan(environment, current).extra)
+    reason = why_removed(current, flags, settings, age_s=_age_s(environment, current), is_called_off=False)
+    if reason and not flags.mutable:
+        # A mutable plan goes with its rollback anyhow; one that is only cancellable needs the wish to be on record.
         now_ms = environment.runtime.clock.now_ms()
         save_cancel_request(environment.storage, CancelRequest(current.requested_at, reason, process_name(), now_ms))
-        return True
-    return False
+    return bool(reason)
 
 
 def _is_held(environment: TableEnvironment, current: Instant) -> bool:

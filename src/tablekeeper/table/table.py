@@ -21,7 +21,7 @@ from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_
 from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
-from tablekeeper.services.doctor import DoctorReport, examine_table, load_examination, mend_table
+from tablekeeper.services.doctor import DoctorReport, DoctorSettings, examine_table, load_examination, mend_table
 from tablekeeper.services.liveness import HeartbeatListing, load_heartbeat_listing
 from tablekeeper.services.rollback import RollbackResult, execute_rollback
 from tablekeeper.services.savepoint import (
@@ -328,16 +328,17 @@ class Table(Maintenance):
         return restore_savepoint(self._load_environment(), parse_instant(savepoint), dry_run=dry_run)
 
     def doctor(self, *, fix: bool = False, safe_age_s: float = 3600.0) -> DoctorReport:
-        """Look the table over: dead writes, stray files, a stale metadata table, locks that do not protect, and more.
+        """Look the table over: dead writes and plans, stray files, a stale metadata table, locks that do not protect.
 
         `fix` mends what is safe to mend; without it `report.repairs` says what that would be. Stray data files are
         deleted only if they are older than `safe_age_s`.
         """
         environment = load_examination(self._storage, self._options, runtime=self._runtime)
-        report = examine_table(environment, safe_age_s=safe_age_s)
+        settings = DoctorSettings.from_options(self._options.given, safe_age_s=safe_age_s)
+        report = examine_table(environment, settings)
         if not fix or not report.repairs:
             return report
-        return mend_table(self._load_environment(), report, safe_age_s=safe_age_s)
+        return mend_table(self._load_environment(), report, settings)
 
     def lock_holder(self) -> LockHolder | None:
         """Who holds the table lock now, None if it is free."""

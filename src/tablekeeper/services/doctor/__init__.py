@@ -2,9 +2,11 @@
 
 from tablekeeper.services.doctor.examine import examine_table, load_examination, mend_table
 from tablekeeper.services.doctor.report import DoctorReport, Finding, Repair, RepairKind, Severity
+from tablekeeper.services.doctor.view import DoctorSettings
 
 __all__ = [
     "DoctorReport",
+    "DoctorSettings",
     "Finding",
     "Repair",
     "RepairKind",

@@ -10,7 +10,7 @@ from tablekeeper.errors import NotFoundError, TablekeeperError
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
 from tablekeeper.format.log_names import decode_log_name
-from tablekeeper.model import FileGroupId, FileSlice, Instant, RequestedTime
+from tablekeeper.model import Action, FileGroupId, FileSlice, Instant, RequestedTime, State
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView, load_view
 from tablekeeper.snapshot.metadata_table import open_metadata_table
@@ -30,6 +30,18 @@ _KEPT = "publish.lock"
 _BACKUP = f"{PROPERTIES_FILE}.backup"
 _MISSING, _GONE, _CHANGED = "are missing from it", "that it lists do not exist", "have another size"
 _DIFFERENCES = (_MISSING, _GONE, _CHANGED)
+_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
+_UNNAMED = (
+    "its commit does not name them: a task ran twice, or an earlier attempt left them. Readers that list directories "
+    "take them for committed, and may see rows twice."
+)
+_OF_NOBODY = (
+    "no write of that time is on the timeline: it was rolled back. They become visible when the timeline has moved "
+    "past them."
+)
+_OF_WAITING_PLAN = (
+    "its plan waits to be carried out: an earlier attempt left them. They become visible when the plan completes."
+)
 
 
 def check_data_files(view: TableView) -> Iterator[Finding]:
@@ -43,17 +55,22 @@ def check_data_files(view: TableView) -> Iterator[Finding]:
             by_instant[instant].append(file)
     known, broken = _load_written(view)
     yield from broken
-    pending = {i.requested_at for i in view.timeline.pending}
+    pending = {i.requested_at: i for i in view.timeline.pending}
     archived = {t: files for t, files in by_instant.items() if t not in known and view.timeline.is_archived(t)}
     for instant, files in sorted(by_instant.items(), key=lambda item: item[0].value):
-        if instant in pending or instant in archived:
+        if instant in archived:
             continue
-        if instant in known:
+        if instant in pending:
+            waits = pending[instant].action in _SERVICES and pending[instant].state is State.REQUESTED
+            if waits and not view.heartbeats.is_active(instant):
+                strange = [f for f in files if not _may_be_old(view, f)]
+                yield from _orphans(view, instant, strange, _OF_WAITING_PLAN)
+        elif instant in known:
             named = known[instant]
             strange = [f for f in files if named is not None and f.path not in named and not _may_be_old(view, f)]
-            yield from _orphans(view, instant, strange, "its commit does not name them: a task ran twice, or died")
+            yield from _orphans(view, instant, strange, _UNNAMED)
         else:
-            yield from _orphans(view, instant, files, "no write of that time is on the timeline: it was rolled back")
+            yield from _orphans(view, instant, files, _OF_NOBODY)
     yield from _check_archived(view, archived)
 
 
@@ -69,7 +86,7 @@ def check_metadata_table(view: TableView) -> Iterator[Finding]:
         difference = _difference(view)
         if difference:
             # A commit between the two listings looks the same; what two looks see is really there.
-            second = _difference(load_view(view.environment, safe_age_s=view.safe_age_s))
+            second = _difference(load_view(view.environment, view.settings))
             difference = {path: what for path, what in difference.items() if second.get(path) == what}
     except TablekeeperError as error:
         yield finding(f"It cannot be read: {error}", advice)
@@ -130,7 +147,7 @@ def _difference(view: TableView) -> dict[str, str]:
 def _orphans(view: TableView, instant: RequestedTime, files: list[FileInfo], why: str) -> Iterator[Finding]:
     old = tuple(f.path for f in files if view.is_old(f))
     young = tuple(f.path for f in files if not view.is_old(f))
-    meaning = f"{{}} data files of {instant}, and {why}. They become visible when the timeline has moved past them."
+    meaning = f"{{}} data files of {instant}, and {why}"
     if old:
         yield Finding(
             _ORPHAN,
@@ -147,7 +164,8 @@ def _orphans(view: TableView, instant: RequestedTime, files: list[FileInfo], why
             Severity.WARNING,
             instant.value,
             meaning.format(len(young)),
-            f"They are younger than {view.safe_age_s:.0f} s, so that a task may still be at work. Look again later.",
+            f"They are younger than {view.settings.safe_age_s:.0f} s, so that a task may still be at work. Look again "
+            "later.",
             paths=young,
         )
 

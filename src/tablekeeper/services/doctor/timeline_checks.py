@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tablekeeper.config.lock_settings import LockProvider
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.cancel import pending_plans
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
+from tablekeeper.txn.candidates import load_rollback_plan
 
 __all__ = ["check_heartbeats", "check_lock", "check_markers", "check_oddities", "check_pending"]
 
 _INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 _SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
+_SERVICE_NAMES = frozenset(action.value for action in _SERVICES)
 _LONG_HELD_S = 600.0
 _FUTURE_S = 60.0
 
 
 def check_pending(view: TableView) -> Iterator[Finding]:
-    """Instants that have not completed."""
+    """Instants that have not completed; plans of services and cleans have checks of their own."""
     for instant in view.timeline.pending:
         if instant.action in _INGESTION:
             yield _pending_write(view, instant)
-        elif instant.action in _SERVICES:
-            yield _pending_service(view, instant)
+        elif instant.action in _SERVICES or instant.action is Action.CLEAN:
+            continue
         elif instant.action is Action.ROLLBACK:
-            yield _unfinished(view, instant, "half-done-rollback", RepairKind.FINISH_ROLLBACK, Severity.WARNING)
+            yield _pending_rollback(view, instant)
         elif instant.action is Action.RESTORE:
             yield _unfinished(view, instant, "half-done-restore", RepairKind.FINISH_RESTORE, Severity.ERROR)
         elif instant.action is Action.SAVEPOINT:
@@ -44,14 +48,15 @@ def check_pending(view: TableView) -> Iterator[Finding]:
                 "pending-service",
                 Severity.INFO,
                 str(instant),
-                f"A {instant.action.value} that has not completed, {_age(view, instant)} old.",
+                f"A {instant.action.value} that has not completed, {view.age_text(instant.requested_at)} old.",
                 f"The next {instant.action.value} carries it on.",
             )
 
 
 def check_heartbeats(view: TableView) -> Iterator[Finding]:
     """Heartbeats of nobody, and from the future."""
-    pending = {i.requested_at for i in view.timeline.pending}
+    waiting = {plan.requested_at for plan in pending_plans(view.timeline) if plan.state is State.REQUESTED}
+    pending = {i.requested_at for i in view.timeline.pending} - waiting
     for instant, age_s in sorted(view.heartbeats.ages.items(), key=lambda item: item[0].value):
         if age_s < -_FUTURE_S:
             yield Finding(
@@ -62,11 +67,12 @@ def check_heartbeats(view: TableView) -> Iterator[Finding]:
                 "Set the clocks of the writers and of the store right.",
             )
         elif instant not in pending and not view.heartbeats.is_active(instant):
+            over = "its plan waits" if instant in waiting else "no such write is pending"
             yield Finding(
                 "heartbeat-without-instant",
                 Severity.WARNING,
                 instant.value,
-                f"The last beat was {age_s:.0f} s ago, and no such write is pending: its writer did not tidy up.",
+                f"The last beat was {age_s:.0f} s ago, and {over}: whoever was at work did not tidy up.",
                 "It does no harm and can be removed.",
                 repair=Repair(RepairKind.DELETE_HEARTBEAT, instant.value),
             )
@@ -175,7 +181,7 @@ def _pending_write(view: TableView, instant: Instant) -> Finding:
             "write-without-heartbeat",
             Severity.WARNING,
             str(instant),
-            f"{_age(view, instant)} old and without a heartbeat: it died young, or Java writes with "
+            f"{view.age_text(instant.requested_at)} old and without a heartbeat: it died young, or Java writes with "
             "the single-writer mode and the EAGER policy, which neither locks nor beats.",
             "If Java is at work, give it optimistic concurrency control, the LAZY policy and the lock of this table.",
         )
@@ -184,31 +190,38 @@ def _pending_write(view: TableView, instant: Instant) -> Finding:
         "dead-write",
         Severity.WARNING,
         str(instant),
-        f"{_age(view, instant)} old, and {beat}: its writer died. Readers do not see it.",
+        f"{view.age_text(instant.requested_at)} old, and {beat}: its writer died. Readers do not see it.",
         "The next writer rolls it back, and so does a rollback by hand.",
         repair=Repair(RepairKind.ROLL_BACK, requested_at.value),
     )
 
 
-def _pending_service(view: TableView, instant: Instant) -> Finding:
-    if instant.state is State.REQUESTED or view.heartbeats.is_active(instant.requested_at):
-        running = instant.state is not State.REQUESTED
-        doing = "is running" if running else "waits to be run"
-        return Finding(
-            "running-service" if running else "planned-service",
-            Severity.INFO,
-            str(instant),
-            f"A {instant.action.value} that {doing}, {_age(view, instant)} old.",
-            "Nothing to do." if running else "Run it; until then its file groups may be closed to other writers.",
+def _pending_rollback(view: TableView, rollback: Instant) -> Finding:
+    """A rollback is told by its target: plans of services leave the timeline before their rollback completes."""
+    plan = load_rollback_plan(view.environment, rollback)
+    finding = _unfinished(view, rollback, "half-done-rollback", RepairKind.FINISH_ROLLBACK, Severity.WARNING)
+    if plan is None or plan.instant is None or plan.instant.action not in _SERVICE_NAMES or finding.repair is None:
+        return finding
+    target = RequestedTime(plan.instant.commit_time)
+    if view.heartbeats.is_active(target):
+        return replace(
+            finding,
+            kind="running-rollback",
+            severity=Severity.INFO,
+            meaning=f"A rollback of {target}, which somebody is carrying out anew.",
+            advice="Nothing to do: the executor finishes the rollback before it begins.",
+            repair=None,
         )
-    return Finding(
-        "stopped-service",
-        Severity.WARNING,
-        str(instant),
-        f"A {instant.action.value} that was begun {_age(view, instant)} ago and has no heartbeat.",
-        "Whoever runs the plan next starts it over. To put it back by hand: tablekeeper rollback "
-        f"PATH {instant.requested_at}.",
-    )
+    if view.timeline.find(target) is None:
+        age = view.age_text(rollback.requested_at)
+        return replace(
+            finding,
+            kind="half-done-removal",
+            meaning=f"The plan {target} ({plan.instant.action}) was taken off the timeline {age} ago; whoever did it "
+            "died before that was recorded.",
+            advice="`tablekeeper clean PATH` records it.",
+        )
+    return finding
 
 
 def _unfinished(view: TableView, instant: Instant, kind: str, repair: RepairKind, severity: Severity) -> Finding:
@@ -217,14 +230,14 @@ def _unfinished(view: TableView, instant: Instant, kind: str, repair: RepairKind
             f"running-{instant.action.value}",
             Severity.INFO,
             str(instant),
-            f"A {instant.action.value} that was begun {_age(view, instant)} ago.",
+            f"A {instant.action.value} that was begun {view.age_text(instant.requested_at)} ago.",
             "Wait for it.",
         )
     return Finding(
         kind,
         severity,
         str(instant),
-        f"A {instant.action.value} that died {_age(view, instant)} ago, half done.",
+        f"A {instant.action.value} that died {view.age_text(instant.requested_at)} ago, half done.",
         "It can be carried on from where it stopped.",
         repair=Repair(repair, instant.requested_at.value),
     )
@@ -246,11 +259,3 @@ def _odd(
         "No writer leaves this. Look for copied or restored files, and for writers that do not use the table's lock.",
         paths=tuple(str(i) for i in instants),
     )
-
-
-def _age(view: TableView, instant: Instant) -> str:
-    seconds = view.age_s(instant.requested_at)
-    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

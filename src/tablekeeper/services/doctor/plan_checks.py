@@ -1,0 +1,214 @@
+"""What the plans of table services show: which wait, who is at work on which, and which nobody will carry out.
+
+Only signs that nobody can be at work on a plan lead to a repair. An immutable plan is never taken away: its dead
+attempt is rolled back, so that whoever comes next can carry it out. Which other plans go, and when, is lazy clean's
+decision (`services/cancel.py`), with the same settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.cancel import pending_plans, why_removed
+from tablekeeper.services.clustering_plans import decode_group_plan
+from tablekeeper.services.compaction_plans import decode_slice_plan
+from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
+from tablekeeper.services.doctor.view import TableView
+from tablekeeper.services.plans import Plan
+from tablekeeper.timeline import instant_path, load_content, load_timeline
+from tablekeeper.txn.heartbeat import load_heartbeat_owner
+
+__all__ = ["check_cancel_requests", "check_cleans", "check_plans"]
+
+_COMMANDS = {Action.COMPACTION: "compact", Action.LOG_COMPACTION: "log-compact", Action.CLUSTERING: "cluster"}
+_NAMES = {Action.COMPACTION: "compaction", Action.LOG_COMPACTION: "log compaction", Action.CLUSTERING: "clustering"}
+
+
+def check_plans(view: TableView) -> Iterator[Finding]:
+    """Pending compactions, log compactions and clusterings."""
+    for instant in pending_plans(view.timeline):
+        try:
+            plan = _load_plan(view, instant)
+        except NotFoundError:
+            continue
+        except UnsupportedFeatureError as error:
+            yield Finding("planned-service", Severity.INFO, str(instant), str(error), "Leave it to Java.")
+        except CorruptTableError as error:
+            yield Finding(
+                "unreadable-plan",
+                Severity.ERROR,
+                str(instant),
+                f"{error} Nobody can carry the plan out, and writers cannot tell what it is about.",
+                "Bring the file back from a backup.",
+            )
+        else:
+            yield _describe(view, instant, plan)
+            yield from _check_inputs(view, instant, plan)
+
+
+def check_cancel_requests(view: TableView) -> Iterator[Finding]:
+    """Requests to call a plan off that nobody waits for any more."""
+    pending = {plan.requested_at for plan in pending_plans(view.timeline)}
+    for request in view.cancel_requests:
+        if request.instant in pending:
+            continue
+        became = "is gone" if view.timeline.find(request.instant) is None else "has completed"
+        asked_by = f" by {request.asked_by}" if request.asked_by else ""
+        yield Finding(
+            "cancel-request-without-plan",
+            Severity.WARNING,
+            request.instant.value,
+            f"A plan was called off{asked_by} ({request.reason}) and {became}; the request was left behind.",
+            "It does no harm and can be removed.",
+            repair=Repair(RepairKind.DELETE_CANCEL_REQUEST, request.instant.value),
+        )
+
+
+def check_cleans(view: TableView) -> Iterator[Finding]:
+    """Cleans that have not completed. Nothing takes a clean back: it can only be finished."""
+    for clean in view.timeline.pending:
+        if clean.action is not Action.CLEAN:
+            continue
+        age = view.age_text(clean.requested_at)
+        if view.heartbeats.is_active(clean.requested_at):
+            yield Finding(
+                "running-clean",
+                Severity.INFO,
+                str(clean),
+                f"A clean that was planned {age} ago; {_executor(view, clean.requested_at)}.",
+                "Nothing to do.",
+            )
+        elif not view.is_abandoned(clean):
+            yield Finding(
+                "pending-clean",
+                Severity.INFO,
+                str(clean),
+                f"A clean that was planned {age} ago and has no heartbeat: it waits, or Java is at work on it.",
+                "The next `tablekeeper clean PATH` carries it out.",
+            )
+        else:
+            begun = "was begun and not finished" if clean.state is State.INFLIGHT else "nobody has begun"
+            yield Finding(
+                "unfinished-clean",
+                Severity.WARNING,
+                str(clean),
+                f"A clean, planned {age} ago, that {begun}. Files that it is to delete count as gone already.",
+                "It can be carried on: `tablekeeper clean PATH` does so before anything else.",
+                repair=Repair(RepairKind.FINISH_CLEAN, clean.requested_at.value),
+            )
+
+
+def _load_plan(view: TableView, instant: Instant) -> Plan:
+    environment = view.environment
+    requested = Instant(instant.requested_at, instant.action, State.REQUESTED)
+    decode: Callable[..., Plan] = decode_group_plan if instant.action is Action.CLUSTERING else decode_slice_plan
+    content = load_content(environment.storage, environment.config, requested)
+    return decode(content, file=instant_path(environment.config, requested))
+
+
+def _describe(view: TableView, instant: Instant, plan: Plan) -> Finding:
+    """The one finding about the state that a plan is in."""
+    requested_at = instant.requested_at
+    what = _what(view, instant, plan)
+    request = next((each for each in view.cancel_requests if each.instant == requested_at), None)
+    if view.heartbeats.is_active(requested_at):
+        stops = f" It was called off ({request.reason}), which the executor notices within seconds." if request else ""
+        return Finding(
+            "running-service",
+            Severity.INFO,
+            str(instant),
+            f"{what}; {_executor(view, requested_at)}.{stops}",
+            "Nothing to do." if request or not plan.flags.can_be_removed else _cancel(requested_at, "To stop it"),
+        )
+    age_s = view.age_s(requested_at)
+    reason = why_removed(instant, plan.flags, view.settings.lifecycle, age_s=age_s, is_called_off=request is not None)
+    if reason and (instant.state is State.REQUESTED or view.is_abandoned(instant)):
+        because = f"{reason}: {request.reason}" if request else reason
+        return Finding(
+            "called-off-plan" if request else "abandoned-plan",
+            Severity.WARNING,
+            str(instant),
+            f"{what}. It is not going to be carried out ({because}), and is still on the timeline.",
+            "`tablekeeper clean PATH` takes it off, with what an attempt left.",
+            repair=Repair(RepairKind.REMOVE_PLAN, requested_at.value),
+        )
+    return _waiting(view, instant, plan, what) if instant.state is State.REQUESTED else _stopped(view, instant, what)
+
+
+def _waiting(view: TableView, instant: Instant, plan: Plan, what: str) -> Finding:
+    closed = "writers" if instant.action is Action.CLUSTERING and not plan.flags.cancellable else "other plans"
+    last_s = view.heartbeats.ages.get(instant.requested_at)
+    died = "" if last_s is None else f" An executor died on it before it began, {last_s:.0f} s ago."
+    call_off = f" {_cancel(instant.requested_at, 'To give it up')}" if plan.flags.can_be_removed else ""
+    return Finding(
+        "planned-service",
+        Severity.INFO,
+        str(instant),
+        f"{what}; it waits to be carried out, and keeps {closed} out of its file groups.{died}",
+        f"Run `tablekeeper {_COMMANDS[instant.action]} PATH`, or `Table.execute`.{call_off}",
+    )
+
+
+def _stopped(view: TableView, instant: Instant, what: str) -> Finding:
+    beat_s = view.heartbeats.ages.get(instant.requested_at)
+    beat = "there is no heartbeat" if beat_s is None else f"the last heartbeat was {beat_s:.0f} s ago"
+    is_abandoned = view.is_abandoned(instant)
+    again = f"`tablekeeper {_COMMANDS[instant.action]} PATH` rolls the attempt back and carries the plan out anew."
+    return Finding(
+        "stopped-service",
+        Severity.WARNING,
+        str(instant),
+        f"{what}; an attempt was begun, and {beat}. Readers see nothing of it, and the plan can be carried out again.",
+        again
+        if is_abandoned
+        else f"Java beats for services only where several may write: if it is at work, wait. If it is gone, {again}",
+        repair=Repair(RepairKind.ROLL_BACK_ATTEMPT, instant.requested_at.value) if is_abandoned else None,
+    )
+
+
+def _check_inputs(view: TableView, instant: Instant, plan: Plan) -> Iterator[Finding]:
+    """A plan is only as good as the files that it is about to read."""
+    slices = [each for work in plan.work for each in work.slices]
+    bases = [each.base.path for each in slices if each.base is not None]
+    inputs = [*bases, *(log.path for each in slices for log in each.logs)]
+    environment = view.environment
+    # The listing is older than the plan may be: only the store's own word counts.
+    missing = [path for path in inputs if path not in view.paths and environment.storage.stat(path) is None]
+    if not missing:
+        return
+    now = load_timeline(environment.storage, environment.config).find(instant.requested_at)
+    if now is None or now.is_completed:
+        return
+    firm = (
+        "Bring the files back from a backup, or restore to a savepoint from before the plan; Java's command line can "
+        "unschedule it."
+    )
+    yield Finding(
+        "plan-without-inputs",
+        Severity.ERROR,
+        str(instant),
+        f"{len(missing)} of {len(inputs)} files that the plan is to read do not exist: it cannot be carried out.",
+        _cancel(instant.requested_at, "Call it off") if plan.flags.can_be_removed else firm,
+        paths=tuple(missing),
+    )
+
+
+def _what(view: TableView, instant: Instant, plan: Plan) -> str:
+    flags = [
+        name for name, is_so in (("mutable", plan.flags.mutable), ("cancellable", plan.flags.cancellable)) if is_so
+    ]
+    kind = " ".join([*flags, _NAMES[instant.action]])
+    by = f" by {plan.flags.scheduled_by}" if plan.flags.scheduled_by else ""
+    size = f"{len(plan.file_groups)} file groups, about {plan.size:,} bytes"
+    return f"A {kind} ({size}), scheduled {view.age_text(instant.requested_at)} ago{by}"
+
+
+def _executor(view: TableView, instant: RequestedTime) -> str:
+    owner = (load_heartbeat_owner(view.environment.storage, instant) or "").partition(" ")[0]
+    return f"{owner or 'a process'} is at work on it, last heartbeat {view.heartbeats.ages[instant]:.0f} s ago"
+
+
+def _cancel(instant: RequestedTime, purpose: str) -> str:
+    return f"{purpose}: `tablekeeper cancel PATH {instant}`."

@@ -1,0 +1,189 @@
+"""Mending, one thing at a time.
+
+Every repair looks again under the table lock before it deletes anything, so that what changed since the examination is
+left alone; each can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.cancel import pending_plans, remove_failed_plan
+from tablekeeper.services.clean import finish_cleans
+from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
+from tablekeeper.services.doctor.report import Repair, RepairKind
+from tablekeeper.services.doctor.view import DoctorSettings, load_view
+from tablekeeper.snapshot.listing import load_files_of_instant
+from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
+from tablekeeper.txn.cancel_requests import delete_cancel_request
+from tablekeeper.txn.candidates import load_pending_plan, load_rollback_plan
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
+from tablekeeper.txn.markers import delete_markers
+from tablekeeper.txn.metadata_step import switch_off_metadata_table
+from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.txn.restore import execute_restore, load_restore_plan
+from tablekeeper.txn.rollback import resume_rollback, rollback_approved, rollback_instant
+from tablekeeper.write.finish import metadata_rollback
+
+__all__ = ["mend"]
+
+
+def mend(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:
+    """Carry out one repair; nothing happens if it is not needed any more. Raises what keeps it from being done."""
+    _REPAIRS[repair.kind](environment, repair, settings)
+
+
+def _finish_properties(environment: TableEnvironment, _: Repair, __: DoctorSettings) -> None:
+    with environment.locked():
+        change_properties(environment.storage, {})
+
+
+def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    restore = Instant(RequestedTime(repair.subject), Action.RESTORE, State.INFLIGHT)
+    plan = load_restore_plan(environment, restore)
+    if plan.savepoint is None:
+        raise TablekeeperError(f"{restore} does not say which savepoint it goes back to: finish it in Java")
+
+    def approve(_: Timeline) -> Instant:
+        raise TablekeeperError(f"{restore} was finished meanwhile")
+
+    commit = RequestedTime(plan.savepoint)
+    execute_restore(environment, commit, approve=approve, before_publish=metadata_rollback(environment))
+
+
+def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    rollback = Instant(RequestedTime(repair.subject), Action.ROLLBACK, State.INFLIGHT)
+    plan = load_rollback_plan(environment, rollback)
+    before_publish = metadata_rollback(environment)
+
+    def approve(timeline: Timeline, current: Instant) -> bool:
+        if current in pending_plans(timeline) and _is_alive(environment, current.requested_at):
+            raise TablekeeperError(f"{current} is being carried out anew: its executor finishes the rollback")
+        if current.is_pending:
+            return True
+        later = timeline.completed_writes_by_completion
+        if later[-1] != current:
+            raise TablekeeperError(
+                f"{current} was to be rolled back and is completed, and others completed after it. "
+                "Roll those back first, or restore to a savepoint."
+            )
+        return True
+
+    if plan is not None and plan.instant is not None:
+        target = RequestedTime(plan.instant.commit_time)
+        if rollback_approved(environment, target, approve=approve, before_publish=before_publish) is not None:
+            return
+    resume_rollback(environment, rollback, before_publish=before_publish)
+
+
+def _roll_back(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    found = load_timeline(environment.storage, environment.config).find(RequestedTime(repair.subject))
+    if found is not None and not _is_alive(environment, found.requested_at):
+        rollback_instant(environment, found, before_publish=metadata_rollback(environment))
+
+
+def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    """The attempt goes, with files that no marker names; the plan stays, unless it goes with its attempt."""
+    instant = RequestedTime(repair.subject)
+    found = load_timeline(environment.storage, environment.config).find(instant)
+    if found is None or not found.is_pending:
+        return
+    partitions = {group.partition for group in load_pending_plan(environment, found).groups}
+    left = load_files_of_instant(environment.storage, sorted(partitions), instant, runtime=environment.runtime)
+
+    def approve(_: Timeline, current: Instant) -> bool:
+        return current.state is State.INFLIGHT and not _is_alive(environment, instant)
+
+    rollback_approved(
+        environment, instant, approve=approve, before_publish=metadata_rollback(environment), also_files=left
+    )
+
+
+def _remove_plan(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:
+    remove_failed_plan(environment, RequestedTime(repair.subject), settings.lifecycle)
+
+
+def _finish_clean(environment: TableEnvironment, _: Repair, settings: DoctorSettings) -> None:
+    finish_cleans(environment, settings.clean)
+
+
+def _delete_savepoint(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
+        mine = Instant(RequestedTime(repair.subject), Action.SAVEPOINT, State.INFLIGHT)
+        if mine in timeline.pending:
+            remove_instant_files(environment.storage, environment.config, mine)
+
+
+def _delete_files(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:
+    """Only what is still an orphan, now that nobody can commit."""
+    with environment.locked() as lease:
+        view = load_view(environment, settings)
+        repairs = [finding.repair for finding in check_data_files(view) if finding.repair is not None]
+        still = {path for each in repairs for path in each.paths if each.kind is RepairKind.DELETE_FILES}
+        lease.check()
+        environment.storage.delete_many(path for path in repair.paths if path in still)
+
+
+def _delete_markers(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
+        if repair.subject not in {i.requested_at.value for i in timeline.pending}:
+            delete_markers(environment.storage, instant=repair.subject)
+
+
+def _delete_heartbeat(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    instant = RequestedTime(repair.subject)
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
+        waiting = {plan.requested_at for plan in pending_plans(timeline) if plan.state is State.REQUESTED}
+        busy = {i.requested_at for i in timeline.pending} - waiting
+        if instant not in busy and not _is_alive(environment, instant):
+            delete_heartbeat(environment.storage, instant)
+
+
+def _delete_cancel_request(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    instant = RequestedTime(repair.subject)
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
+        if instant not in {plan.requested_at for plan in pending_plans(timeline)}:
+            delete_cancel_request(environment.storage, instant)
+
+
+def _delete_leftovers(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+    environment.storage.delete_many(repair.paths)
+
+
+def _switch_off_metadata_table(environment: TableEnvironment, _: Repair, settings: DoctorSettings) -> None:
+    with environment.locked() as lease:
+        if list(check_metadata_table(load_view(environment, settings))):
+            lease.check()
+            switch_off_metadata_table(environment)
+
+
+def _is_alive(environment: TableEnvironment, instant: RequestedTime) -> bool:
+    heartbeats = load_heartbeats(
+        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+    )
+    return heartbeats.is_active(instant)
+
+
+_REPAIRS: dict[RepairKind, Callable[[TableEnvironment, Repair, DoctorSettings], None]] = {
+    RepairKind.FINISH_PROPERTIES: _finish_properties,
+    RepairKind.FINISH_RESTORE: _finish_restore,
+    RepairKind.FINISH_ROLLBACK: _finish_rollback,
+    RepairKind.ROLL_BACK: _roll_back,
+    RepairKind.ROLL_BACK_ATTEMPT: _roll_back_attempt,
+    RepairKind.REMOVE_PLAN: _remove_plan,
+    RepairKind.FINISH_CLEAN: _finish_clean,
+    RepairKind.DELETE_SAVEPOINT: _delete_savepoint,
+    RepairKind.DELETE_FILES: _delete_files,
+    RepairKind.DELETE_MARKERS: _delete_markers,
+    RepairKind.DELETE_HEARTBEAT: _delete_heartbeat,
+    RepairKind.DELETE_CANCEL_REQUEST: _delete_cancel_request,
+    RepairKind.DELETE_LEFTOVERS: _delete_leftovers,
+    RepairKind.SWITCH_OFF_METADATA_TABLE: _switch_off_metadata_table,
+}
