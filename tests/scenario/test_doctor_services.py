@@ -1,4 +1,4 @@
-"""The doctor and table services: plans that wait, run, died or were called off, cleans, stray files, and what grows."""
+"""The doctor and table services: plans that wait, run, died or were called off, cleans, and stray files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tablekeeper.cli.main import app
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.cancel import remove_failed_plans
-from tablekeeper.services.doctor import Severity, growth_checks
+from tablekeeper.services.doctor import Severity
 from tablekeeper.services.scheduling import ScheduledPlan, process_name
 from tablekeeper.timeline import instant_path, load_commit_metadata, start_inflight
 from tablekeeper.txn.cancel_requests import CancelRequest, save_cancel_request
@@ -433,80 +433,6 @@ def test_a_plan_that_cannot_be_read_is_an_error_with_its_name(world: World) -> N
     assert found["unreadable-plan"].severity is Severity.ERROR
     assert path in found["unreadable-plan"].meaning
     assert _find(world, plan) == requested
-
-
-def test_a_long_timeline_is_a_hint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth_checks, "_LONG_TIMELINE", 3)
-    assert world.table.doctor().findings == ()
-    world.upsert(trips(("z", "sf", 4, 4.0)))
-    report = world.table.doctor()
-    (finding,) = report.findings
-    assert (finding.kind, finding.severity) == ("long-timeline", Severity.INFO)
-    assert "4 completed instants in 12 files" in finding.meaning
-    assert "tablekeeper archive" in finding.advice
-    assert report.is_healthy
-
-
-@pytest.mark.parametrize(
-    "option", [("hoodie.clean.commits.retained", "2"), ("hoodie.clean.fileversions.retained", "2")]
-)
-def test_old_file_versions_are_a_hint_with_about_the_files_that_a_clean_deletes(
-    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, option: tuple[str, str]
-) -> None:
-    world = make(options=dict([option]))
-    for ts in range(8):
-        world.upsert(trips(("a", "sf", ts, float(ts))))
-    assert world.table.doctor().findings == ()
-    going = world.table.explain_clean()
-    assert len(going.files) >= 5
-    monkeypatch.setattr(growth_checks, "_MANY_FILES", len(going.files))
-    (finding,) = world.table.doctor().findings
-    assert (finding.kind, finding.severity) == ("clean-due", Severity.INFO)
-    assert f"About {len(going.files)} files ({going.bytes:,} bytes)" in finding.meaning
-    world.table.clean()
-    assert world.table.doctor().findings == ()
-
-
-def test_a_metadata_table_that_nobody_compacts_is_reported_until_it_is_switched_off(
-    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make(metadata=True)
-    initial = sum(1 for file in world.storage.list_files(".hoodie/metadata/.hoodie/timeline") if "_" in file.name)
-    monkeypatch.setattr(growth_checks, "_MANY_METADATA_COMMITS", initial + 2)
-    for ts in range(2):
-        world.upsert(trips(("a", "sf", ts, float(ts))))
-    assert world.table.doctor().findings == ()
-    world.upsert(trips(("a", "sf", 3, 3.0)))
-    report = world.table.doctor()
-    (finding,) = report.findings
-    assert (finding.kind, finding.severity) == ("growing-metadata-table", Severity.WARNING)
-    assert f"{initial + 3} delta commits and was never compacted" in finding.meaning
-    assert "Java" in finding.advice
-    assert not report.repairs
-    off = tk.Table.open(
-        world.table.path,
-        engine="local",
-        options={"hoodie.metadata.enable": "false"},
-        runtime=world.table._runtime,
-    )
-    off.upsert(trips(("a", "sf", 4, 4.0)))
-    assert world.table.doctor().findings == ()
-
-
-def test_a_metadata_table_is_counted_from_its_last_compaction(
-    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make(metadata=True)
-    monkeypatch.setattr(growth_checks, "_MANY_METADATA_COMMITS", 1)
-    for ts in range(3):
-        world.upsert(trips(("a", "sf", ts, float(ts))))
-    assert _kinds(world.table.doctor()) == ["growing-metadata-table"]
-    newest = int(world.timeline.newest_time)
-    directory = ".hoodie/metadata/.hoodie/timeline"
-    for name in (f"{newest + 1}.compaction.requested", f"{newest + 1}.compaction.inflight"):
-        world.storage.put(f"{directory}/{name}", b"")
-    world.storage.put(f"{directory}/{newest + 1}_{newest + 2}.commit", b"")
-    assert "growing-metadata-table" not in _kinds(world.table.doctor())
 
 
 def test_wherever_a_cancel_dies_the_plan_is_gone_in_the_end(world: World) -> None:
