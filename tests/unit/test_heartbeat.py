@@ -31,8 +31,10 @@ class World:
         self.runtime: Runtime = world.process()
         self.storage: Storage = MemoryStorage("memory://heartbeats/table", runtime=self.runtime)
 
-    def start(self, storage: Storage | None = None, settings: HeartbeatSettings = SETTINGS) -> Heartbeat:
-        return start_heartbeat(storage or self.storage, INSTANT, settings=settings, runtime=self.runtime)
+    def start(
+        self, storage: Storage | None = None, settings: HeartbeatSettings = SETTINGS, *, owner: str = ""
+    ) -> Heartbeat:
+        return start_heartbeat(storage or self.storage, INSTANT, settings=settings, runtime=self.runtime, owner=owner)
 
     def is_active(self) -> bool:
         return load_heartbeats(self.storage, settings=SETTINGS, runtime=self.runtime).is_active(INSTANT)
@@ -155,6 +157,25 @@ def test_a_lapsed_heartbeat_leaves_the_file_of_its_successor_alone(world: World)
     first.stop()
     assert world.is_active()
     second.check()
+
+
+def test_a_beat_does_not_take_a_heartbeat_back_that_somebody_else_has_taken_over(world: World) -> None:
+    first = world.start(owner="first")
+    second = world.start(owner="second")
+    world.clock.advance(300)
+    assert world.storage.read(FILE) == b"second"
+    second.check()
+    with pytest.raises(FencedError, match="taken over"):
+        first.check()
+
+
+def test_stopping_leaves_the_file_of_somebody_else_alone(world: World) -> None:
+    first = world.start(owner="first")
+    second = world.start(owner="second")
+    first.stop()
+    assert world.storage.read(FILE) == b"second"
+    second.stop()
+    assert world.storage.stat(FILE) is None
 
 
 @pytest.mark.parametrize("operation", ["stat", "put"])

@@ -277,6 +277,7 @@ class _OutputFiles:
 
     def _close(self) -> None:
         if self._writer is not None:
-            self._task.watch.check_now()
-            self._done.append(self._writer.close(inserts=self._writer.rows, updates=0, deletes=0))
+            publishing = self._task.watch.publishing
+            written = self._writer.close(inserts=self._writer.rows, updates=0, deletes=0, publishing=publishing)
+            self._done.append(written)
             self._writer = None

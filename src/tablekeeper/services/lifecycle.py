@@ -29,7 +29,7 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.plans import Attempt, Plan, Service, ServiceKind, ServiceResult
+from tablekeeper.services.plans import Attempt, Plan, Rewritten, Service, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import process_name
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import (
@@ -41,7 +41,7 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.txn.cancel_requests import CancelRequest, CancelWatch, load_cancel_request, save_cancel_request
-from tablekeeper.txn.candidates import find_rollback
+from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
@@ -221,7 +221,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         policy=request.policy,
         unseen=NothingUnseen(),
         known_schema=request.known_schema,
-        refuse=watch.check_now,
+        refuse=_Approval(environment, entered, watch, rewritten),
     )
     return ServiceResult(
         instant=requested_at,
@@ -238,13 +238,53 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
     )
 
 
+class _Approval:
+    """Asked under the lock of the commit whether the attempt is still ours and wanted.
+
+    What an earlier attempt published after it had been rolled back would become visible with this commit, and goes.
+    """
+
+    def __init__(
+        self, environment: TableEnvironment, entered: _Entered, watch: CancelWatch, rewritten: Rewritten
+    ) -> None:
+        self._environment = environment
+        self._entered = entered
+        self._watch = watch
+        self._own = frozenset(file.stat.path for file in rewritten.files)
+        self._has_predecessors = entered.is_retry or _was_rolled_back(environment, entered)
+
+    def __call__(self) -> None:
+        strays: frozenset[str] = frozenset()
+        if self._has_predecessors:
+            strays = _load_files_of_attempts(self._environment, self._entered) - self._own
+        # After the listing: as long as the attempt is ours, what was there before is no successor's.
+        self._watch.check_now()
+        self._environment.storage.delete_many(sorted(strays))
+
+
+def _was_rolled_back(environment: TableEnvironment, entered: _Entered) -> bool:
+    """Whether somebody tried before: the rollback of that attempt stays on the timeline for as long as the plan."""
+    plan = entered.instant.requested_at
+    for rollback in entered.timeline.completed:
+        if rollback.action is Action.ROLLBACK and rollback.requested_at > plan:
+            planned = load_rollback_plan(environment, rollback)
+            if planned is not None and planned.instant is not None and planned.instant.commit_time == plan.value:
+                return True
+    return False
+
+
 def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
     """Roll back what an earlier attempt left, and put the plan inflight anew."""
     requested_at = entered.instant.requested_at
+
+    def approve(_: Timeline, current: Instant) -> bool:
+        _refuse_lost(environment, entered)
+        return current.is_pending
+
     rollback_approved(
         environment,
         requested_at,
-        approve=lambda _, current: current.is_pending,
+        approve=approve,
         before_publish=metadata_rollback(environment),
         also_files=_load_files_of_attempts(environment, entered),
         keeps_heartbeat=True,
@@ -252,13 +292,26 @@ def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         current = timeline.find(requested_at)
-        entered.heartbeat.check()
+        _refuse_lost(environment, entered)
         if current is None or current.state is not State.REQUESTED:
-            raise FencedError(
-                f"plan {requested_at} was taken over or removed by another process. Nothing was committed; reload."
-            )
+            raise _lost(requested_at)
         lease.check()
         return start_inflight(environment.storage, environment.config, current)
+
+
+def _refuse_lost(environment: TableEnvironment, entered: _Entered) -> None:
+    """Raise `FencedError` if the plan may be another executor's by now. Under the lock nobody takes it."""
+    entered.heartbeat.check()
+    if not _is_ours(environment, entered):
+        raise _lost(entered.instant.requested_at)
+
+
+def _is_ours(environment: TableEnvironment, entered: _Entered) -> bool:
+    return load_heartbeat_owner(environment.storage, entered.instant.requested_at) == entered.owner
+
+
+def _lost(plan: RequestedTime) -> FencedError:
+    return FencedError(f"plan {plan} was taken over or removed by another process. Nothing was committed; reload.")
 
 
 def _load_files_of_attempts(environment: TableEnvironment, entered: _Entered) -> frozenset[str]:
@@ -304,10 +357,17 @@ def _is_lost(entered: _Entered, cause: BaseException) -> bool:
 
 
 def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
+    def approve(_: Timeline, current: Instant) -> bool:
+        if current.state is not State.INFLIGHT or not _is_ours(environment, entered):
+            return False
+        # Under the lock: once it is free the next executor may come, and beats under the same name.
+        entered.heartbeat.stop()
+        return True
+
     rollback_approved(
         environment,
         entered.instant.requested_at,
-        approve=lambda _, current: current.state is State.INFLIGHT,
+        approve=approve,
         before_publish=metadata_rollback(environment),
     )
 
@@ -322,7 +382,12 @@ def _call_off(environment: TableEnvironment, entered: _Entered, cause: BaseExcep
         now_ms = environment.runtime.clock.now_ms()
         reason = cause.reason if isinstance(cause, PlanCancelledError) else f"yields: {cause}"
         save_cancel_request(environment.storage, CancelRequest(instant, reason, process_name(), now_ms))
-    remove_plan(environment, instant, approve=lambda _: True)
+
+    def approve(_: Instant) -> bool:
+        entered.heartbeat.stop()
+        return True
+
+    remove_plan(environment, instant, approve=approve)
 
 
 def _completed_before(environment: TableEnvironment, service: Service, completed: Instant) -> ServiceResult:

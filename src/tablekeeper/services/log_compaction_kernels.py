@@ -66,10 +66,9 @@ def _write(task: LogCompactionTask, changes: Sequence[pa.Table | Deletes], *, in
     storage = context.store.storage
     header = {HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(instants)}
     content = b"".join(_block(context, change, partition=group.partition, header=header) for change in changes)
-    # Whoever slept for long must not publish a file into a plan that somebody else carries out by now.
-    task.watch.check_now()
     create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
-    storage.put(path, content)
+    with task.watch.publishing(path):
+        storage.put(path, content)
     rows = next((change for change in changes if not isinstance(change, Deletes)), None)
     written = rows.num_rows if rows is not None else 0
     stat = WriteStat(

@@ -8,6 +8,8 @@ leaves a plan that the next clean finds and removes.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tablekeeper.errors import FencedError, NotFoundError, PlanCancelledError
@@ -70,9 +72,9 @@ def delete_cancel_request(storage: Storage, instant: RequestedTime) -> None:
 class CancelWatch:
     """Lets the tasks of an attempt notice that it is over: the plan was called off, or belongs to another executor now.
 
-    Cheap to ask: it looks at most once an interval. Travels to workers, where it starts afresh. A task asks with
-    `check_now` before it publishes a file, so that a process that slept for long adds nothing to a plan that somebody
-    else carries out meanwhile.
+    Cheap to ask: it looks at most once an interval. Travels to workers, where it starts afresh. A task publishes its
+    files inside `publishing`, so that a process that slept for long adds nothing to a plan that somebody else carries
+    out meanwhile.
     """
 
     def __init__(
@@ -99,8 +101,23 @@ class CancelWatch:
         self._looked_s = now_s
         self.check_now()
 
+    @contextmanager
+    def publishing(self, path: str) -> Iterator[None]:
+        """Around the call that makes a file of the attempt visible: it must not be over, before and after.
+
+        Whoever ends an attempt ends its heartbeat first and looks for its files then. A file that came too late to be
+        found there finds the heartbeat ended, and is taken back.
+        """
+        self.check_now()
+        yield
+        try:
+            self.check_now()
+        except (FencedError, PlanCancelledError):
+            self._store.storage.delete(path)
+            raise
+
     def check_now(self) -> None:
-        """The same without regard to the interval."""
+        """The same as `check` without regard to the interval."""
         storage = self._store.storage
         request = load_cancel_request(storage, self._instant)
         if request is not None:

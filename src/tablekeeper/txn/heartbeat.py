@@ -10,8 +10,8 @@ file system), the time it is compared with is ours. The choices made:
   heartbeat from the future counts as alive. Rolling back a live write costs more than waiting.
 - We declare ourselves dead early: after nine tenths of the tolerance without a successful renewal,
   by the monotonic or by the wall clock, whichever says more, counted from before the renewal began.
-  Once that has happened, or somebody removed the file, the heartbeat is over for good: others may be
-  rolling the write back, so that nothing more may be published.
+  Once that has happened, or somebody removed the file or put another owner into it, the heartbeat is
+  over for good: others may be rolling the write back, so that nothing more may be published.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class Heartbeat:
         # No mutex from here to the answer: `check` must not wait for a store that hangs.
         started_s, started_ms = self._clock.monotonic_s(), self._clock.now_ms()
         try:
-            # Writing blindly would bring back the heartbeat of a write that has been rolled back.
-            is_there = self._storage.stat(self._path) is not None
-            if is_there:
+            # Writing blindly would bring back the heartbeat of a write that has been rolled back, or end another's.
+            is_ours = self._is_in_place()
+            if is_ours:
                 self._storage.put(self._path, self._content)
         except StorageError as error:
             _LOG.warning("instant %s: the heartbeat failed and will be tried again: %s", self.instant, error)
@@ -145,20 +145,22 @@ class Heartbeat:
         with self._mutex:
             if self._ended() is not None:
                 return
-            if is_there:
+            if is_ours:
                 self._beat_s, self._beat_ms = started_s, started_ms
             else:
-                self._over = "its heartbeat was removed by another writer"
+                self._over = "its heartbeat was taken over or removed by another writer"
 
     def stop(self) -> None:
         """End the beating and remove the file. Again does nothing; one that lapsed may be another's and is left."""
         self._renewal.stop()
         with self._mutex:
-            is_ours = self._ended() is None
+            has_ended = self._ended() is not None
             self._is_stopped = True
-        if is_ours:
+        if not has_ended:
             try:
-                self._storage.delete(self._path)
+                # With a name in it the file can be told from that of an executor which took the plan over.
+                if not self._content or self._is_in_place():
+                    self._storage.delete(self._path)
             except StorageError as error:
                 _LOG.warning("instant %s: the heartbeat was left behind and will lapse: %s", self.instant, error)
 
@@ -175,6 +177,12 @@ class Heartbeat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _is_in_place(self) -> bool:
+        """Whether the file is there, with our name in it where we have one."""
+        if not self._content:
+            return self._storage.stat(self._path) is not None
+        return load_heartbeat_owner(self._storage, self.instant) == self._content.decode()
 
     def _ended(self) -> str | None:
         if self._is_stopped:

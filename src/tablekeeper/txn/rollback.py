@@ -159,6 +159,9 @@ def rollback_approved(
         current = timeline.find(target)
         if current is None or not approve(timeline, current):
             return None
+        if current.is_pending and current.action in _SERVICES and not keeps_heartbeat:
+            # Before its files are looked for: an executor that is still publishing one takes it back (`CancelWatch`).
+            delete_heartbeat(environment.storage, target)
         begun = _begin(environment, lease, timeline, current, also_files=also_files, removes_plan=removes_plan)
         begun = replace(begun, keeps_heartbeat=keeps_heartbeat)
         if begun.keeps_plan:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -117,8 +117,16 @@ class BaseFileWriter:
         table = pa.table(columns, schema=self._schema)
         self._open(table).write_table(table, row_group_size=-(-table.num_rows // groups))
 
-    def close(self, *, inserts: int, updates: int, deletes: int, previous_commit: str = "null") -> WrittenFile:
-        """Finish and publish the file."""
+    def close(
+        self,
+        *,
+        inserts: int,
+        updates: int,
+        deletes: int,
+        previous_commit: str = "null",
+        publishing: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> WrittenFile:
+        """Finish and publish the file; the last step, given its path, runs inside `publishing`."""
         self.flush()
         writer = self._open(self._schema.empty_table())
         footer = encode_footer(
@@ -131,7 +139,8 @@ class BaseFileWriter:
         writer.add_key_value_metadata(footer)
         writer.close()
         size = self.bytes_written
-        self._stack.close()
+        with publishing(self._path):
+            self._stack.close()
         stat = WriteStat(
             group=self.group,
             path=self._path,
