@@ -5,9 +5,9 @@ finds it within seconds and removes the plan itself; where nobody is at work, th
 committed before wins, and the caller is told.
 
 Lazy clean goes through the pending plans, one transaction each: it leaves those with an active heartbeat alone, and
-puts a rollback on the timeline for those that were called off, for mutable ones that are inflight or older than the
-rollback delay, and for cancellable ones that are older than it, or than they were given themselves. From then on nobody
-begins to execute them. The rollbacks are carried out after that.
+puts a rollback on the timeline for those that were called off, for mutable ones that are inflight, were rolled back
+half way or are older than the rollback delay, and for cancellable ones that are older than it, or than they were given
+themselves. From then on nobody begins to execute them. The rollbacks are carried out after that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tablekeeper.services.plans import PlanFlags, ServiceKind
 from tablekeeper.services.scheduling import process_name
 from tablekeeper.timeline import Timeline, load_timeline, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
-from tablekeeper.txn.candidates import load_pending_plan, load_rollback_plan
+from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
@@ -130,7 +130,7 @@ def _remove(
     scheduled = []
     for instant in plans:
         rollback = schedule_rollback(
-            environment, instant, approve=lambda _, current: _may_go(environment, current, settings)
+            environment, instant, approve=lambda now, current: _may_go(environment, now, current, settings)
         )
         if rollback is not None:
             scheduled.append(instant)
@@ -173,13 +173,16 @@ def _ask(environment: TableEnvironment, instant: RequestedTime, *, reason: str) 
     return None
 
 
-def _may_go(environment: TableEnvironment, current: Instant, settings: LifecycleSettings) -> bool:
+def _may_go(environment: TableEnvironment, now: Timeline, current: Instant, settings: LifecycleSettings) -> bool:
     """Whether lazy clean takes this plan off. Asked under the lock, about the plan as it is then."""
     if _is_held(environment, current):
         return False
     if load_cancel_request(environment.storage, current.requested_at) is not None:
         return True
     flags = PlanFlags.from_metadata(load_pending_plan(environment, current).extra)
+    if flags.mutable and find_rollback(environment, now, current) is not None:
+        # A rollback that died may have left it requested again; nobody executes it any more.
+        return True
     reason = why_removed(current, flags, settings, age_s=_age_s(environment, current), is_called_off=False)
     if reason and not flags.mutable:
         # A mutable plan goes with its rollback anyhow; one that is only cancellable needs the wish to be on record.
