@@ -229,7 +229,8 @@ def _wrong_outcomes(writes: Mapping[str, Write], landed: Mapping[str, tuple[str,
 def _lost_to_plans(plan: StressPlan, writes: list[Write], past: Past) -> tuple[int, list[str]]:
     """How often writes lost to plans of table services, and those that must not have."""
     ingestion = {instant.requested_at.value for instant, _ in past.ingestion}
-    known = {**load_service_journals(plan).plans, **past.plans}
+    known = {instant: flags for write in writes for instant, flags in write.lost_to if flags}
+    known |= {**load_service_journals(plan).plans, **past.plans}
     count = 0
     faults = []
     for write in writes:
