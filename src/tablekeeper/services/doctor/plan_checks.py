@@ -130,7 +130,7 @@ def _describe(view: TableView, instant: Instant, plan: Plan) -> Finding:
             "called-off-plan" if request else "abandoned-plan",
             Severity.WARNING,
             str(instant),
-            f"{what}. It is not going to be carried out ({because}), and is still on the timeline.",
+            f"{what}. It is to leave the timeline ({because}), and nobody has seen to that yet.",
             "`tablekeeper clean PATH` takes it off, with what an attempt left.",
             repair=Repair(RepairKind.REMOVE_PLAN, requested_at.value),
         )
@@ -201,7 +201,8 @@ def _what(view: TableView, instant: Instant, plan: Plan) -> str:
     ]
     kind = " ".join([*flags, _NAMES[instant.action]])
     by = f" by {plan.flags.scheduled_by}" if plan.flags.scheduled_by else ""
-    size = f"{len(plan.file_groups)} file groups, about {plan.size:,} bytes"
+    groups = len(plan.file_groups)
+    size = f"{groups} file group{'' if groups == 1 else 's'}, about {plan.size:,} bytes"
     return f"A {kind} ({size}), scheduled {view.age_text(instant.requested_at)} ago{by}"
 
 
