@@ -60,9 +60,15 @@ class ServiceJournals:
     entries: list[dict[str, Any]]
 
     def succeeded(self, job: str) -> bool:
-        """Whether the job did what it is for at least once. Others may carry out what a service planned."""
-        wanted = "removed" if job == "cancel" else "completed"
-        return any(job in (entry["job"], entry["service"]) and entry["outcome"] == wanted for entry in self.entries)
+        """Whether the job did what it is for at least once. Others may carry out what a service planned.
+
+        A plan was called off if it is gone, or if its executor stopped because of it.
+        """
+        if job == "cancel":
+            return any(entry["outcome"] in ("removed", "cancelled") for entry in self.entries)
+        return any(
+            job in (entry["job"], entry["service"]) and entry["outcome"] == "completed" for entry in self.entries
+        )
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:

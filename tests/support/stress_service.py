@@ -110,7 +110,7 @@ class _Service:
     def cancel(self) -> None:
         """Calls off some of the plans that may be called off."""
         for each in self._listed():
-            if each.flags.can_be_removed and self._chance.random() < 0.5:
+            if each.flags.can_be_removed and self._chance.random() < 0.7:
                 self._try(partial(self._cancel, each.instant), flags=each.flags)
 
     def read(self) -> None:
