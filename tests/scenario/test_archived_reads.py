@@ -19,6 +19,7 @@ from tablekeeper.format.history import (
     encode_version,
 )
 from tablekeeper.format.plans import (
+    CleanFile,
     CleanMetadata,
     CleanPlan,
     RetainedInstant,
@@ -110,7 +111,8 @@ def clean(storage: Storage, table: tk.Table, retained: tk.WriteResult, *, comple
     """What a clean leaves on the timeline."""
     started_at = "20400101000000000"
     kept = RetainedInstant(retained.instant.value, "commit", "COMPLETED")
-    plan = encode_clean_plan(CleanPlan("KEEP_LATEST_COMMITS", earliest_instant_to_retain=kept))
+    files = {"la": (CleanFile("la/gone.parquet"),)}
+    plan = encode_clean_plan(CleanPlan("KEEP_LATEST_COMMITS", files=files, earliest_instant_to_retain=kept))
     storage.put(f".hoodie/timeline/{started_at}.clean.requested", plan)
     storage.put(f".hoodie/timeline/{started_at}.clean.inflight", b"")
     if completes:
