@@ -216,6 +216,7 @@ def test_a_commit_of_an_upgraded_table_without_completion_time_in_its_name_is_ar
     bare = f".hoodie/timeline/{results[0].instant}.commit"
     storage.put(bare, storage.read(path))
     storage.delete(path)
+    write(table, 1)
     completed_at = load_timeline(storage, table.config).completed_writes[0].completed_at
     table.archive(options=EAGER)
     assert storage.stat(bare) is None

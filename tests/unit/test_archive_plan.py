@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,12 @@ def done(number: int, action: Action = Action.COMMIT, *, begun_as: Action | None
     instant = Instant(at(number * 10), action, State.COMPLETED, completed)
     requested = Instant(at(number * 10), begun_as or action, State.REQUESTED)
     return ActiveAction(instant, (instant,), (requested,), size)
+
+
+def ending(action: ActiveAction, *, after: int) -> ActiveAction:
+    """The same, completed later than it would have been."""
+    instant = replace(action.instant, completed_at=CompletionTime(f"20240101{after:08d}9"))
+    return replace(action, instant=instant, completed_files=(instant,))
 
 
 def pending(number: int, action: Action = Action.COMMIT) -> Instant:
@@ -94,6 +101,23 @@ def test_the_newest_commit_before_the_oldest_pending_instant_stays(action: Actio
     plan = plan_archive(view([done(n) for n in (1, 2, 4, 5, 6, 7, 8)], pending(3, action), pending(9)), KEEP)
     assert numbers(plan) == [1]
     assert "is pending" in plan.reason
+
+
+@pytest.mark.parametrize("action", [Action.COMMIT, Action.CLUSTERING])
+def test_a_commit_that_completed_after_the_oldest_pending_write_began_stays(action: Action) -> None:
+    late = ending(done(3), after=6)
+    others = [done(n) for n in (1, 2, 4, 5, 7, 8, 9)]
+    plan = plan_archive(view([late, *others], pending(6, action)), KEEP)
+    assert numbers(plan) == [1, 2]
+    assert "completed while" in plan.reason
+    free = plan_archive(view([late, *others], pending(6, Action.CLEAN)), KEEP)
+    assert numbers(free) == [1, 2, 3, 4]
+
+
+def test_the_commit_that_completed_last_stays() -> None:
+    plan = plan_archive(view([ending(done(3), after=9), *(done(n) for n in (1, 2, 4, 5, 6, 7, 8, 9))]), KEEP)
+    assert numbers(plan) == [1, 2]
+    assert "completed last" in plan.reason
 
 
 def test_nothing_goes_when_the_oldest_instant_is_pending() -> None:

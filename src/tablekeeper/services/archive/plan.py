@@ -6,6 +6,8 @@ A *bound* is an instant at which archiving has to stop, with the reason:
 
 - the newest completed commit before the oldest pending instant: an instant that lies before the active timeline counts
   as completed, and a pending one must never do so. Unlike Java, pending instants of every action count;
+- the first commit that completed after the oldest pending write began, which will be compared with it; and the commit
+  that completed last, because the times of all that follow must be later. Java keeps neither;
 - on a merge-on-read table, the delta commits by whose number the next compaction is triggered;
 - the first replace commit whose replaced files the last clean may have left: without it on the active timeline
   they would show again. Whether they are really gone is looked up as well before the commit goes (see `evidence.py`);
@@ -215,6 +217,23 @@ def _pending_bounds(view: ArchiveView) -> Iterator[Bound]:
         yield Bound(
             before or pending.requested_at, f"the newest commit before {pending}, which is pending, has to stay"
         )
+    yield from _completion_bounds(view)
+
+
+def _completion_bounds(view: ArchiveView) -> Iterator[Bound]:
+    """By completion, which need not be the order of the timeline."""
+    if view.timeline.completed_writes:
+        last = view.timeline.completed_writes_by_completion[-1]
+        yield Bound(last.requested_at, "later times are told from the commit that completed last")
+    writer = _first_instant(i for i in view.timeline.pending if i.action.writes_data)
+    if writer is not None:
+        at = _first(
+            i.requested_at
+            for i in view.timeline.completed_writes
+            if i.completed_at is not None and i.completed_at.order > writer.requested_at.order
+        )
+        if at is not None:
+            yield Bound(at, f"this commit completed while {writer} was under way, which is compared with it")
 
 
 def _compaction_bound(view: ArchiveView, compact_after: int) -> Iterator[Bound]:
