@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.errors import FencedError, StorageError
+from tablekeeper.errors import ConflictError, FencedError, StorageError
 from tablekeeper.model import RequestedTime
 from tablekeeper.services.plans import ServiceKind
 from tablekeeper.services.scheduling import ScheduledPlan
@@ -195,3 +196,124 @@ class TestAnExecutorThatFails:
         assert ended["second"].error is None
         assert_commit_names_all_files(busy, plan.instant)
         assert busy.rows() == ROWS
+
+
+ARCHIVE_EARLY = {
+    "hoodie.keep.min.commits": "3",
+    "hoodie.keep.max.commits": "4",
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.compact.inline.trigger.strategy": "TIME_ELAPSED",
+    "tablekeeper.archive.keep.last.plans": "false",
+}
+
+
+def upserts(rows: pa.Table) -> Callable[[tk.Table], object]:
+    return lambda table: table.upsert(rows)
+
+
+def commits(world: World, count: int) -> Callable[[tk.Table], object]:
+    """So many commits, each of a new partition."""
+
+    def work(table: tk.Table) -> None:
+        for number in range(count):
+            world.clock.advance(1)
+            table.upsert(trips((f"n{number}", f"city{number}", 1, 1.0)))
+
+    return work
+
+
+def archives(world: World) -> Callable[[tk.Table], object]:
+    """Everything that may go but three commits; and then a minute passes."""
+
+    def work(table: tk.Table) -> None:
+        table.archive(options=ARCHIVE_EARLY)
+        world.clock.advance(60)
+
+    return work
+
+
+def commits_itself(kind: str, path: str) -> bool:
+    """A moment: everything is written, and the commit is about to begin."""
+    return path.endswith(".hoodie_partition_metadata")
+
+
+class TestAPlanThatIsMadeWhileTheTimelineChanges:
+    @pytest.mark.parametrize("service", ["compaction", "clustering"])
+    def test_holds_the_logs_of_a_commit_that_completed_and_was_archived_meanwhile(
+        self, busy: World, service: str
+    ) -> None:
+        write = upserts(trips(("a", "sf", 4, 4.0)))
+
+        def plan(table: tk.Table) -> ScheduledPlan | None:
+            return table.schedule_compaction() if service == "compaction" else table.schedule_clustering()
+
+        crew = Crew(busy)
+        crew.add("writer", write)
+        crew.add("others", commits(busy, 5))
+        crew.add("planner", plan)
+        crew.add("archiver", archives(busy))
+        # The planner has loaded the timeline, on which the writer is at work, and is about to list partitions.
+        drafting = calls_before(busy, plan, lambda kind, path: kind == "list_files" and not path.startswith(".hoodie"))
+        ended = crew.run(
+            ("writer", calls_before(busy, write, commits_itself)),
+            ("others", TO_THE_END),
+            ("planner", drafting),
+            ("writer", TO_THE_END),
+            ("archiver", TO_THE_END),
+        )
+        assert [each.error for each in ended.values()] == [None] * 4
+        assert busy.rows()[0] == ("a", 4.0)
+        assert busy.table.execute(ended["planner"].value).outcome == "completed"
+        assert busy.rows()[0] == ("a", 4.0)
+
+
+def test_a_clean_is_planned_anew_when_the_oldest_commit_of_the_timeline_is_taken_back() -> None:
+    """It completed last, and is missing from the front of the timeline as if it had been archived."""
+    world = World()
+    world.upsert(trips(("z", "zz", 1, 1.0)))
+    world.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
+    write = upserts(trips(("a", "sf", 2, 2.0)))
+    crew = Crew(world)
+    crew.add("writer", write)
+    crew.add("others", commits(world, 2))
+    crew.run(("writer", calls_before(world, write, commits_itself)), ("others", TO_THE_END))
+    world.table.archive(options=ARCHIVE_EARLY)
+    newest = world.timeline.completed_writes_by_completion[-1]
+    assert newest.requested_at == world.timeline.first_active_write
+    world.clock.advance(60)
+
+    def clean(table: tk.Table) -> object:
+        return table.clean(keep_file_versions=1)
+
+    crew = Crew(world)
+    crew.add("cleaner", clean)
+    crew.add("other", lambda table: table.rollback(newest.requested_at))
+    # Partitions are listed in order: what the clean is about has been looked at by then.
+    looked = calls_before(world, clean, lambda kind, path: kind == "list_files" and path == "zz")
+    ended = crew.run(("cleaner", looked), ("other", TO_THE_END))
+    assert [each.error for each in ended.values()] == [None] * 2
+    assert world.rows()[:2] == [("a", 1.0), ("b", 1.0)]
+    world.forget()
+
+
+def test_a_commit_is_not_archived_while_a_writer_is_at_work_that_has_to_be_compared_with_it() -> None:
+    world = World()
+    world.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
+    first, second = upserts(trips(("a", "sf", 2, 2.0))), upserts(trips(("b", "sf", 2, 2.0)))
+    crew = Crew(world)
+    crew.add("first", first)
+    crew.add("between", commits(world, 3))
+    crew.add("second", second)
+    crew.add("others", commits(world, 5))
+    crew.add("archiver", archives(world))
+    ended = crew.run(
+        ("first", calls_before(world, first, commits_itself)),
+        ("between", TO_THE_END),
+        ("second", calls_before(world, second, commits_itself)),
+        ("first", TO_THE_END),
+        ("others", TO_THE_END),
+        ("archiver", TO_THE_END),
+    )
+    assert isinstance(ended["second"].error, ConflictError)
+    assert world.rows()[:2] == [("a", 2.0), ("b", 1.0)]
+    world.forget()

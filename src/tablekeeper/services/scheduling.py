@@ -4,7 +4,8 @@ Planning happens without the lock, on the timeline as it was when it began. Publ
 meanwhile is read, and the draft is brought up to date with it. A slice that only got more log files takes them along,
 because a commit that completed before the plan's requested time belongs to the slices that the plan rewrites; work
 whose files changed in any other way is dropped. Partitions that the news touched are recorded as missing: the window of
-the next plan begins at this plan's requested time, and would not see them.
+the next plan begins at this plan's requested time, and would not see them. Where commits have left the timeline, by a
+rollback or into the archive, the news cannot be told, and the plan is made anew.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _publish(
         timeline = load_timeline(environment.storage, environment.config)
         requested_at = RequestedTime(next_time(environment, timeline))
         refuse_during_restore(environment, timeline, requested_at)
-        if _lost_commits(drafted.timeline, timeline):
+        if timeline.has_lost(drafted.timeline):
             return None
         draft = _with_news(environment, service, drafted, timeline, with_cancellable=flags.cancellable)
         if not draft.work:
@@ -147,12 +148,6 @@ def _load_snapshot(environment: TableEnvironment, timeline: Timeline, partitions
     return load_snapshot(
         environment.storage, environment.config, timeline, runtime=environment.runtime, partitions=partitions
     )
-
-
-def _lost_commits(before: Timeline, now: Timeline) -> bool:
-    """Whether a commit that the draft stands on was rolled back. One that was archived is not lost."""
-    known = {i.requested_at for i in now.completed_writes}
-    return any(i.requested_at not in known and not now.is_archived(i.requested_at) for i in before.completed_writes)
 
 
 def _with_news(

@@ -112,6 +112,16 @@ class Timeline:
         """True if the time lies before the active timeline: its action completed and was archived."""
         return self.first_active_write is not None and requested_at < self.first_active_write
 
+    def has_lost(self, earlier: Timeline) -> bool:
+        """Whether a completed write of `earlier` has left, taken back or archived, or a pending one may have been.
+
+        Which of the two cannot be told from the timelines: a commit that was taken back from the front looks archived.
+        Whatever was planned on the earlier one has to be planned anew.
+        """
+        here = {instant.requested_at for instant in self.instants}
+        gone = (i for i in earlier.instants if i.action.writes_data and i.requested_at not in here)
+        return any(i.is_completed or self.is_archived(i.requested_at) for i in gone)
+
     def is_completed(self, requested_at: RequestedTime) -> bool:
         return requested_at in self._completions or self.is_archived(requested_at)
 

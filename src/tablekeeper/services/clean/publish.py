@@ -76,8 +76,8 @@ def plan_and_publish(environment: TableEnvironment, settings: CleanSettings, *, 
         if not outcome.is_stale:
             return outcome
     raise ConflictError(
-        f"table {environment.config.name}: commits were taken back each time a clean was planned. Nothing was deleted; "
-        "clean again when the rollbacks are over.",
+        f"table {environment.config.name}: commits were taken back or archived each time a clean was planned. Nothing "
+        "was deleted; clean again when the rollbacks are over.",
         instant="",
         beaten_by="",
         file_groups=(),
@@ -101,7 +101,7 @@ def _publish(environment: TableEnvironment, drafted: Drafted, *, begins: bool) -
         if any(i.action is Action.CLEAN for i in timeline.pending):
             # Somebody else's came first, and may delete the same files.
             return Published()
-        if not all(timeline.is_completed(i.requested_at) for i in drafted.view.timeline.completed_writes):
+        if timeline.has_lost(drafted.view.timeline):
             return Published(is_stale=True)
         draft = _after_news(environment, drafted, timeline)
         if draft.is_empty and not drafted.draft.is_empty:
