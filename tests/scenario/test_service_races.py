@@ -211,21 +211,23 @@ def upserts(rows: pa.Table) -> Callable[[tk.Table], object]:
     return lambda table: table.upsert(rows)
 
 
-def commits(world: World, count: int) -> Callable[[tk.Table], object]:
-    """So many commits, each of a new partition."""
+def commits(world: World, count: int, *, city: str = "city") -> Callable[[tk.Table], object]:
+    """So many commits, each of a partition of its own."""
 
     def work(table: tk.Table) -> None:
         for number in range(count):
             world.clock.advance(1)
-            table.upsert(trips((f"n{number}", f"city{number}", 1, 1.0)))
+            table.upsert(trips((f"n{number}", f"{city}{number}", 1, 1.0)))
 
     return work
 
 
 def archives(world: World) -> Callable[[tk.Table], object]:
-    """Everything that may go but three commits; and then a minute passes."""
+    """One more commit; then everything is archived that may go but three commits; and then a minute passes."""
 
     def work(table: tk.Table) -> None:
+        world.clock.advance(1)
+        table.upsert(trips(("last", "last", 1, 1.0)))
         table.archive(options=ARCHIVE_EARLY)
         world.clock.advance(60)
 
@@ -296,7 +298,18 @@ def test_a_clean_is_planned_anew_when_the_oldest_commit_of_the_timeline_is_taken
     world.forget()
 
 
-def test_a_commit_is_not_archived_while_a_writer_is_at_work_that_has_to_be_compared_with_it() -> None:
+@pytest.fixture(params=["tablekeeper", "Java"])
+def archiver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whose archive is at work: Java's goes by requested times alone."""
+    name = str(request.param)
+    if name == "Java":
+        monkeypatch.setattr("tablekeeper.services.archive.plan._completion_bounds", lambda view: iter(()))
+    return name
+
+
+def test_a_writer_is_compared_with_a_commit_that_was_there_before_it_whatever_is_archived_meanwhile(
+    archiver: str,
+) -> None:
     world = World()
     world.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
     first, second = upserts(trips(("a", "sf", 2, 2.0))), upserts(trips(("b", "sf", 2, 2.0)))
@@ -315,5 +328,33 @@ def test_a_commit_is_not_archived_while_a_writer_is_at_work_that_has_to_be_compa
         ("archiver", TO_THE_END),
     )
     assert isinstance(ended["second"].error, ConflictError)
+    assert world.timeline.is_completed(instant := RequestedTime(ended["second"].error.beaten_by))
+    assert (world.timeline.find(instant) is None) == (archiver == "Java")
     assert world.rows()[:2] == [("a", 2.0), ("b", 1.0)]
     world.forget()
+
+
+def test_a_plan_yields_to_a_commit_that_was_under_way_when_it_was_made_whatever_is_archived_meanwhile(
+    archiver: str, busy: World
+) -> None:
+    write = upserts(trips(("a", "sf", 4, 4.0)))
+    crew = Crew(busy)
+    crew.add("writer", write)
+    crew.add("others", commits(busy, 3))
+    crew.add("planner", lambda table: table.schedule_clustering(cancellable=True))
+    crew.add("later", commits(busy, 5, city="later"))
+    crew.add("archiver", archives(busy))
+    ended = crew.run(
+        ("writer", calls_before(busy, write, commits_itself)),
+        ("others", TO_THE_END),
+        ("planner", TO_THE_END),
+        ("writer", TO_THE_END),
+        ("later", TO_THE_END),
+        ("archiver", TO_THE_END),
+    )
+    assert [each.error for each in ended.values()] == [None] * 5
+    instant = ended["writer"].value.instant
+    assert (busy.timeline.find(instant) is None) == (archiver == "Java")
+    with pytest.raises(ConflictError):
+        busy.table.execute(ended["planner"].value)
+    assert busy.rows()[0] == ("a", 4.0)

@@ -29,6 +29,7 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.partitions import recorded_pending
 from tablekeeper.services.plans import Attempt, Plan, Rewritten, Service, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import process_name
 from tablekeeper.snapshot.listing import load_files_of_instant
@@ -204,6 +205,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         entered.heartbeat,
         kind=service.kind.write_kind,
         is_cancellable=entered.plan.flags.cancellable,
+        planned_beside=recorded_pending(entered.plan.extra),
     )
     refuse_changed_schema(environment, request.known_schema, write)
     context = replace(request.context, instant=requested_at.value)

@@ -44,6 +44,7 @@ __all__ = [
     "load_completed_plans",
     "load_planning_window",
     "pending_record",
+    "recorded_pending",
 ]
 
 _PENDING_KEY = "tablekeeper.planning.pending"
@@ -140,6 +141,11 @@ def pending_record(timeline: Timeline) -> dict[str, str]:
     """
     pending = [i for i in timeline.pending if i.action.writes_data or i.action is Action.ROLLBACK]
     return {_PENDING_KEY: ",".join(instant.requested_at.value for instant in pending)}
+
+
+def recorded_pending(extra: Mapping[str, str]) -> frozenset[RequestedTime]:
+    """The instants of the record in a plan's extra metadata; none if it has none."""
+    return frozenset(RequestedTime(value) for value in extra.get(_PENDING_KEY, "").split(",") if value)
 
 
 def _load_last_plan(environment: TableEnvironment, timeline: Timeline, kind: ServiceKind) -> _LastPlan:
@@ -248,9 +254,8 @@ def _refuse_restore(timeline: Timeline, last: _LastPlan) -> None:
 def _refuse_archived(environment: TableEnvironment, timeline: Timeline, last: _LastPlan) -> None:
     """A commit that began before the last plan and completed after it can be archived before the plan is."""
     storage, config = environment.storage, environment.config
-    record = last.outline.extra.get(_PENDING_KEY)
     since = last.instant.requested_at
-    if record is None:
+    if _PENDING_KEY not in last.outline.extra:
         for archived in iterate_history(storage, config, with_contents=False):
             completed_at = archived.instant.completed_at
             if completed_at is not None and completed_at >= last.since:
@@ -259,10 +264,9 @@ def _refuse_archived(environment: TableEnvironment, timeline: Timeline, last: _L
                 )
         return
     completion = archived_completions(storage, config)
-    for value in (each for each in record.split(",") if each):
-        instant = RequestedTime(value)
+    for instant in recorded_pending(last.outline.extra):
         if timeline.find(instant) is None and completion(instant) is not None:
-            raise _UntrustedWindowError(f"{value} completed after plan {since} and was archived")
+            raise _UntrustedWindowError(f"{instant} completed after plan {since} and was archived")
 
 
 def _load_rolled_back(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tablekeeper.errors import ConflictError, FencedError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
@@ -39,6 +39,7 @@ from tablekeeper.timeline import (
     remove_instant_files,
     start_inflight,
 )
+from tablekeeper.timeline.history import load_history
 from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, next_time, time_after
@@ -60,7 +61,7 @@ class OpenWrite:
     """A write that has begun. `at_start` is the timeline on which it began, without itself.
 
     For the plan of a table service that is the timeline on which its execution began; what counts for conflicts is
-    everything since it was scheduled.
+    everything since it was scheduled. `planned_beside` are the writes that were pending then, as far as the plan says.
     """
 
     inflight: Instant
@@ -69,6 +70,7 @@ class OpenWrite:
     heartbeat: Heartbeat
     kind: WriteKind = WriteKind.INGESTION
     is_cancellable: bool = False
+    planned_beside: frozenset[RequestedTime] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +168,14 @@ def commit_write(
             timeline = load_timeline(environment.storage, environment.config)
             _refuse_to_go_on(environment, write, timeline)
             refuse()
+            others = _with_archived(environment, write, timeline)
             rivals = rivals or Rivals(
                 environment,
-                _own_write(write, metadata, timeline),
+                _own_write(write, metadata, others),
                 unseen or NothingUnseen(),
                 only_adds_logs=metadata.only_adds_logs,
             )
-            news = rivals.refuse_conflict(timeline)
+            news = rivals.refuse_conflict(others)
             unannounced = waited.unannounced(timeline)
             if not unannounced and (not news or not rounds_left):
                 rivals.refuse_unseen(news)
@@ -185,6 +188,20 @@ def commit_write(
     write.heartbeat.stop()
     _discard_markers(environment, write)
     return Committed(instant, lease.held_s)
+
+
+def _with_archived(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> Timeline:
+    """The timeline with the writes that this one began beside and that have completed and been archived since.
+
+    Our archive leaves them; Java's looks at requested times alone, by which they are older than what is pending.
+    """
+    beside = write.planned_beside | {i.requested_at for i in write.at_start.pending if i.action.writes_data}
+    gone = [time for time in beside if timeline.is_archived(time) and timeline.find(time) is None]
+    if not gone:
+        return timeline
+    found = load_history(environment.storage, environment.config, first=min(gone), last=max(gone), with_contents=False)
+    archived = (each.instant for each in found if each.instant.requested_at in gone and each.instant.action.writes_data)
+    return replace(timeline, instants=(*archived, *timeline.instants))
 
 
 def _own_write(write: OpenWrite, metadata: CommitMetadata, timeline: Timeline) -> OwnWrite:
