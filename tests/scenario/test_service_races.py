@@ -198,6 +198,11 @@ class TestAnExecutorThatFails:
         assert busy.rows() == ROWS
 
 
+SHARED_BUCKETS = {
+    "hoodie.index.type": "BUCKET",
+    "hoodie.bucket.index.num.buckets": "1",
+    "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
+}
 ARCHIVE_EARLY = {
     "hoodie.keep.min.commits": "3",
     "hoodie.keep.max.commits": "4",
@@ -358,3 +363,24 @@ def test_a_plan_yields_to_a_commit_that_was_under_way_when_it_was_made_whatever_
     with pytest.raises(ConflictError):
         busy.table.execute(ended["planner"].value)
     assert busy.rows()[0] == ("a", 4.0)
+
+
+def test_a_clean_spares_the_logs_of_a_planned_compaction_in_a_group_without_base_file_that_was_deleted() -> None:
+    """The slice is named after its oldest log, which completed after the plan was made."""
+    world = World(table_type="mor", options=SHARED_BUCKETS)
+    write = upserts(trips(("a", "sf", 1, 1.0)))
+    crew = Crew(world)
+    crew.add("first", write)
+    crew.add("second", upserts(trips(("b", "sf", 1, 1.0))))
+    crew.add("planner", lambda table: table.schedule_compaction())
+    ended = crew.run(
+        ("first", calls_before(world, write, commits_itself)), ("second", TO_THE_END), ("planner", TO_THE_END)
+    )
+    assert [each.error for each in ended.values()] == [None] * 3
+    world.clock.advance(60)
+    world.table.delete_partitions(["sf"])
+    world.clock.advance(60)
+    world.table.clean(keep_file_versions=1)
+    assert world.table.execute(ended["planner"].value).outcome == "completed"
+    assert world.rows() == []
+    world.forget()

@@ -198,8 +198,10 @@ def _with_logs(file_slice: FileSlice, added: dict[FileGroupId, list[WriteStat]])
         return file_slice
     names = [(stat.file_name, stat.size) for stat in stats]
     logs = decode_partition_files(file_slice.group.partition, names).logs
-    new = (*file_slice.logs, *(log for log in logs if not log.is_cdc))
-    return replace(file_slice, logs=tuple(sorted(new, key=lambda log: log.order)))
+    new = sorted((*file_slice.logs, *(log for log in logs if not log.is_cdc)), key=lambda log: log.order)
+    # A slice without a base file is named after its first log.
+    instant = file_slice.base_instant if file_slice.base is not None else new[0].instant
+    return replace(file_slice, base_instant=instant, logs=tuple(new))
 
 
 def _without(draft: Draft, groups: frozenset[FileGroupId], *, reason: str) -> Draft:

@@ -117,7 +117,7 @@ class Holds:
     """What must not go, whatever its age.
 
     `savepointed` and `planned_files` are file names by partition. `planned_bases` has, for a file group with a pending
-    compaction or log compaction, the base instant from which on its slices are needed.
+    compaction or log compaction, the base instant from which on its slices are kept besides.
     """
 
     savepointed: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -21,6 +21,8 @@ from tablekeeper.errors import NotFoundError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import (
     CleanMetadata,
+    CompactionOperation,
+    SliceInfo,
     decode_clean_metadata,
     decode_compaction_plan,
     decode_requested_replace_metadata,
@@ -218,16 +220,21 @@ def _load_plan(
         content = load_content(environment.storage, environment.config, requested)
     except NotFoundError:
         return
+    slices: list[SliceInfo | CompactionOperation] = []
     if plan.action is Action.CLUSTERING:
         clustering = decode_requested_replace_metadata(content, file=path).clustering_plan
-        for group in clustering.input_groups if clustering is not None else ():
-            for each in group.slices:
-                paths = [*([each.base_file] if each.base_file else []), *each.log_files]
-                files[each.group.partition].update(name.rpartition("/")[2] for name in paths)
-        return
-    for operation in decode_compaction_plan(content, file=path).operations:
-        base = RequestedTime(operation.base_instant)
-        bases[operation.group] = min(base, bases.get(operation.group, base))
+        slices += [
+            each for group in (clustering.input_groups if clustering is not None else ()) for each in group.slices
+        ]
+    else:
+        for operation in decode_compaction_plan(content, file=path).operations:
+            slices.append(operation)
+            base = RequestedTime(operation.base_instant)
+            bases[operation.group] = min(base, bases.get(operation.group, base))
+    # The base instant alone would not do: a slice of logs is named after the oldest, which may come after the plan.
+    for each in slices:
+        paths = [*([each.base_file] if each.base_file else []), *each.log_files]
+        files[each.group.partition].update(name.rpartition("/")[2] for name in paths)
 
 
 def _groups_came_back(environment: TableEnvironment, timeline: Timeline, last: LastClean) -> bool:
