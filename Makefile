@@ -20,8 +20,11 @@ HUDI_VERSION := 1.2.0
 HUDI_ARTIFACT := hudi-spark3.5-bundle_2.12
 HUDI_BUNDLE := $(HOME)/.m2/repository/org/apache/hudi/$(HUDI_ARTIFACT)/$(HUDI_VERSION)/$(HUDI_ARTIFACT)-$(HUDI_VERSION).jar
 
-# Extra arguments for pytest: make test PYTEST_ARGS="-k timeline -x"
+# Extra arguments for pytest: make test PYTEST_ARGS="-k timeline -x", or "-n 0 --pdb" to stay in one process
 PYTEST_ARGS ?=
+# Processes that share the tests. Those that need Spark go to one of them in `make test` (see tests/conftest.py);
+# in `make interop` all do, so that each process has a JVM and takes over what another has left.
+WORKERS ?= 2
 # Rows of the benchmark; empty means the full size.
 ROWS ?=
 # More for the benchmark: make bench BENCH_ARGS="--reuse-java --only java,ours_spark"
@@ -97,11 +100,13 @@ demo: java $(STAMP) ## A guided tour on local Spark, about two minutes
 
 .PHONY: test
 test: java $(STAMP) ## All tests that need PyPI only (no Java Hudi, no browser)
-	$(BIN)/python -m pytest --ignore=tests/interop --ignore=tests/browser --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/interop --ignore=tests/browser \
+	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
 .PHONY: interop
 interop: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Java Hudi 1.2.0 and hudi-rs against us, on PySpark 3.5.8
-	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m pytest tests/interop --durations=10 $(PYTEST_ARGS)
+	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m pytest tests/interop \
+	  -n $(WORKERS) --dist worksteal --durations=10 $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look

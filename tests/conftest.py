@@ -1,8 +1,11 @@
-"""What every test shares: markers from folders, one Spark session for the whole run, fresh table paths.
+"""What every test shares: markers from folders, one Spark session for a whole process, fresh table paths.
 
 A test is marked after the folder of `tests/` it lies in (`tests/unit` -> `unit`), and with `spark` if it
 uses the session, so that no test can be left out of a run by a forgotten decorator. A test in no such
 folder is refused. A folder can add session settings by overriding `spark_settings`.
+
+Several workers (`-n 2 --dist loadgroup`) share the tests by file, but for those that use Spark: they all go to
+one worker and are the first to go, so that a run has one JVM and does not end by waiting for it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
+from xdist.scheduler import LoadGroupScheduling
 
 TESTS = Path(__file__).resolve().parent
 FOLDER_MARKERS = (
@@ -28,6 +33,15 @@ FOLDER_MARKERS = (
     "browser",
     "tidy",
 )
+# Folders in the order in which workers take them up: at the end there is little left to wait for.
+LONG_FIRST = ("scenario", "sim", "contract", "property", "golden", "interop", "unit", "tidy", "server", "browser")
+# Sessions of tests live for minutes, and two of them share two cores: optimizing compilers and parallel collectors
+# cost such a session more than they give back.
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# How long an example takes says more about the machine than about the code; what failed elsewhere can be replayed here.
+hypothesis_settings.register_profile("tablekeeper", deadline=None, print_blob=True)
+hypothesis_settings.load_profile("tablekeeper")
 
 
 def folder_marker(path: Path) -> str | None:
@@ -38,8 +52,10 @@ def folder_marker(path: Path) -> str | None:
     return first if first in FOLDER_MARKERS else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test; refuse one that lies in no known folder."""
+# Before the workers' own hook, which makes the group a part of the test's id.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test; refuse one that lies in no known folder. Workers begin with what takes long."""
     for item in items:
         marker = folder_marker(item.path)
         if marker is None:
@@ -47,6 +63,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(marker)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=_place_in_queue)
+
+
+def _place_in_queue(item: pytest.Item) -> tuple[bool, int]:
+    return item.get_closest_marker("spark") is None, LONG_FIRST.index(folder_marker(item.path) or "")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `loadgroup`, tests outside of groups go to workers by file; other kinds of distribution are xdist's own."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    scheduler = LoadGroupScheduling(config, log)
+    by_group = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: by_group(nodeid).partition("::")[0]
+    return scheduler
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +90,7 @@ def spark_settings() -> Mapping[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(spark_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The one local Spark session of this run: two cores, UTC, no UI, quiet."""
+    """The one local Spark session of this process: two cores, UTC, no UI, quiet."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  (most runs of a few tests need no JVM)
 
     # Python workers start from the environment of the JVM, so they find the project even when it is not installed.
@@ -68,7 +101,7 @@ def spark(spark_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFa
     home = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={home}",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={home} {SHORT_LIVED_JVM}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
