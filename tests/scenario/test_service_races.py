@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.errors import ConflictError, FencedError, StorageError
+from tablekeeper.errors import ConflictError, FencedError, InvalidRequestError, StorageError
 from tablekeeper.model import RequestedTime
 from tablekeeper.services.plans import ServiceKind
 from tablekeeper.services.scheduling import ScheduledPlan
@@ -384,3 +384,55 @@ def test_a_clean_spares_the_logs_of_a_planned_compaction_in_a_group_without_base
     assert world.table.execute(ended["planner"].value).outcome == "completed"
     assert world.rows() == []
     world.forget()
+
+
+def test_a_compaction_of_logs_alone_is_not_rolled_back_once_the_logs_are_cleaned_away() -> None:
+    world = World(table_type="mor", options=SHARED_BUCKETS)
+    world.upsert(trips(("a", "sf", 1, 1.0)))
+    compacted = world.table.compact()
+    assert compacted is not None
+    world.clock.advance(60)
+    world.table.clean(keep_file_versions=1)
+    with pytest.raises(InvalidRequestError, match="cleaned away"):
+        world.table.rollback(compacted.instant)
+    assert world.rows() == [("a", 1.0)]
+    world.forget()
+
+
+class TestARollbackThatACleanLeftOnTheTimeline:
+    """The clean died after it had put the rollback of a mutable plan there."""
+
+    @pytest.fixture
+    def plan(self, busy: World) -> ScheduledPlan:
+        plan = schedule(busy, "clustering", mutable=True)
+        busy.clock.advance(86_400)
+
+        def clean(table: tk.Table) -> object:
+            return table.clean()
+
+        dies = calls_before(busy, clean, lambda _, path: path.endswith(".rollback.requested")) + 1
+        table, _, threads = busy.client(FaultPoint(dies, Fault.DEATH_AFTER))
+        with pytest.raises(ProcessDied):
+            clean(table)
+        threads.kill()
+        assert [i.action.value for i in busy.timeline.pending] == ["clustering", "rollback"]
+        return plan
+
+    @pytest.mark.parametrize("who", ["the next clean", "the doctor", "a rollback by hand", "cancel"])
+    def test_is_finished_by(self, busy: World, plan: ScheduledPlan, who: str) -> None:
+        busy.clock.advance(LAPSED_S)
+        with pytest.raises(FencedError):
+            busy.table.execute(plan)
+        match who:
+            case "the next clean":
+                busy.table.clean()
+            case "the doctor":
+                busy.table.doctor(fix=True)
+            case "a rollback by hand":
+                busy.table.rollback(plan.instant)
+            case "cancel":
+                assert busy.table.cancel(plan).is_removed
+        assert not busy.timeline.pending
+        assert busy.rows() == ROWS
+        assert busy.table.cluster() is not None
+        assert busy.rows() == ROWS

@@ -20,6 +20,7 @@ from tablekeeper.model import (
     FileGroupId,
     Instant,
     LogFile,
+    Operation,
     RequestedTime,
     State,
     join_path,
@@ -30,7 +31,7 @@ from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, l
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
-from tablekeeper.txn.rollback import load_files_of, resume_rollback, rollback_approved
+from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
 from tablekeeper.txn.savepoints import find_savepoint
 from tablekeeper.write.finish import metadata_rollback
 
@@ -79,7 +80,7 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
     if current is None:
         return _resume(environment, timeline, instant, dry_run=dry_run)
     _refuse(environment, timeline, current)
-    stays = current.is_pending and current.action in _SERVICES
+    stays = current.is_pending and current.action in _SERVICES and not leaves_with_attempt(environment, current)
     files = load_files_of(environment, current)
     if current.is_pending and not files:
         files = _load_files_by_name(environment, instant)
@@ -129,7 +130,8 @@ def _refuse(environment: TableEnvironment, timeline: Timeline, current: Instant)
     if current.is_completed:
         _refuse_completed(environment, timeline, current)
         return
-    if current.action in _SERVICES and current.state is State.REQUESTED:
+    is_waiting = current.action in _SERVICES and current.state is State.REQUESTED
+    if is_waiting and find_rollback(environment, timeline, current) is None:
         raise InvalidRequestError(f"{current} is a plan that nobody has begun: there is nothing to roll back.")
     heartbeats = _heartbeats(environment)
     if heartbeats.is_active(current.requested_at):
@@ -177,10 +179,12 @@ def _refuse_cleaned(
 
     A clean that is not finished will be: what it is to delete counts as gone.
     """
+    # A compaction that had no base file to build on had logs.
+    is_compaction = metadata.operation is Operation.COMPACT
     needed: dict[FileGroupId, RequestedTime | None] = {
-        stat.group: RequestedTime(stat.previous_commit)
+        stat.group: RequestedTime(stat.previous_commit) if stat.previous_commit.isdigit() else None
         for stat in metadata.stats
-        if not stat.is_log and stat.previous_commit.isdigit()
+        if not stat.is_log and (stat.previous_commit.isdigit() or is_compaction)
     }
     for partition, file_ids in (metadata.replaced or {}).items():
         needed.update({FileGroupId(partition, file_id): None for file_id in file_ids})
@@ -192,7 +196,7 @@ def _refuse_cleaned(
         for file in _files(partition, [entry for entry in names if join_path(partition, entry[0]) not in going]):
             there.setdefault(file.group, set()).add(file.instant)
     for group, previous in needed.items():
-        left = there.get(group, set()) - {current.requested_at}
+        left = {i for i in there.get(group, ()) if i != current.requested_at and timeline.is_completed(i)}
         if not any(previous is None or instant <= previous for instant in left):
             raise InvalidRequestError(
                 f"{environment.config.name}, {current}: what it replaced in file group {group} has been cleaned away, "

@@ -55,6 +55,7 @@ __all__ = [
     "BeforeRollback",
     "RolledBack",
     "failed_writes",
+    "leaves_with_attempt",
     "load_files_of",
     "resume_rollback",
     "rollback_approved",
@@ -218,6 +219,15 @@ def load_files_of(environment: TableEnvironment, target: Instant) -> frozenset[s
     return files
 
 
+def leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
+    """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was called off."""
+    if target.action not in _SERVICES:
+        return False
+    if load_pending_plan(environment, target).is_mutable:
+        return True
+    return load_cancel_request(environment.storage, target.requested_at) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class _Begun:
     """A rollback that is inflight; `target` is pending, and `action` what it was before."""
@@ -253,7 +263,7 @@ def _begin(
         action = Action(plan.instant.action)
     ordered = tuple(sorted(files))
     # Asked before the first change: a death on the way must not change the answer.
-    keeps_plan = action in _SERVICES and not removes_plan and not _leaves_with_attempt(environment, current)
+    keeps_plan = action in _SERVICES and not removes_plan and not leaves_with_attempt(environment, current)
     rollback = _find_or_request(environment, timeline, current, ordered, known=rollback)
     if rollback.state is State.REQUESTED:
         rollback = start_inflight(storage, config, rollback)
@@ -283,15 +293,6 @@ def _find_or_request(
         action=Action.ROLLBACK,
         content=encode_rollback_plan(_plan(environment, target, files)),
     )
-
-
-def _leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
-    """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was called off."""
-    if target.action not in _SERVICES:
-        return False
-    if load_pending_plan(environment, target).is_mutable:
-        return True
-    return load_cancel_request(environment.storage, target.requested_at) is not None
 
 
 def _delete_and_finish(environment: TableEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
