@@ -15,7 +15,7 @@ from tablekeeper.services.scheduling import ScheduledPlan
 from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
 from tablekeeper.timeline import load_commit_metadata
 from tests.support.crew import TO_THE_END, Crew, calls_before
-from tests.support.meanwhile import Interrupted
+from tests.support.meanwhile import Interrupted, writes_data
 from tests.support.recovery_world import LAPSED_S, World
 from tests.support.step_faults import Fault, FaultPoint, ProcessDied
 from tests.support.table_builder import trips
@@ -436,3 +436,26 @@ class TestARollbackThatACleanLeftOnTheTimeline:
         assert busy.rows() == ROWS
         assert busy.table.cluster() is not None
         assert busy.rows() == ROWS
+
+
+def test_a_writer_that_is_stopped_while_it_cleans_up_after_a_failure_stops_its_heartbeat(world: World) -> None:
+    table = world.table
+
+    def fail() -> None:
+        watched.when = ".rollback.requested"
+        watched.action = stop
+        raise StorageError("the store is full", path="", transient=False)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    watched = Interrupted(table._storage)
+    watched.when = writes_data
+    watched.action = fail
+    table._storage = watched
+    with pytest.raises(KeyboardInterrupt):
+        table.upsert(trips(("a", "sf", 9, 9.0)))
+    world.clock.advance(LAPSED_S)
+    assert not [each for each in world.table.heartbeats() if each.is_active]
+    assert world.upsert(trips(("b", "sf", 9, 9.0))).rows_updated == 1
+    assert len(world.timeline.pending) == 0

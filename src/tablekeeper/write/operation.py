@@ -262,8 +262,10 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         try:
             withdraw_write(environment, write, error, before_publish=before_rollback)
         except TablekeeperError as second:
-            write.heartbeat.stop()
             error.add_note(f"Rolling back {write.inflight} failed as well ({second}); the next writer will do it.")
+        finally:
+            # Whatever stops us here: a write that nobody is at work on must not seem to live.
+            write.heartbeat.stop()
         raise
 
 
