@@ -16,9 +16,10 @@ from tablekeeper.config.write_settings import IndexKind, SortMode
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
 from tablekeeper.errors import EmptyWriteError, InvalidRequestError, StorageError, TablekeeperError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
-from tablekeeper.model import Action, FileSlice, Operation
+from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
+from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
 from tablekeeper.txn.conflict import WriteKind, pending_kind
@@ -45,7 +46,7 @@ from tablekeeper.write.plan import (
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema_news import KnownSchema, refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
-from tablekeeper.write.tagging import Tagged, TagTask, find_keys
+from tablekeeper.write.tagging import Tagged, TagTask, find_keys, overtaken_logs
 from tablekeeper.write.unseen import UnseenKeys, UnseenRows
 
 __all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
@@ -200,8 +201,8 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         announce_write(request.environment, write, touched)
         files = _write_groups(request, write, context, work)
         unseen = _unseen_by_overwrite(request, partitions)
-        if request.tags_keys:
-            unseen = UnseenKeys(request.engine, context, by_partition)
+        if request.tags_keys and snapshot is not None:
+            unseen = _unseen_keys(request, write, context, by_partition, snapshot)
         return _finish(request, write, context, files, replaced, unseen=unseen)
 
 
@@ -334,7 +335,7 @@ def _plan(
     fills = request.has_buckets or not request.is_bulk
     for file_slice in snapshot.latest if snapshot is not None and fills else ():
         slices[file_slice.group.partition].append(file_slice)
-    tagged = _tag(request, by_partition, slices)
+    tagged = _tag(request, write, by_partition, slices)
     work: list[GroupWork] = []
     for partition, staged in sorted(by_partition.items()):
         rows = PartitionRows(partition, tuple(staged), tuple(slices[partition]), tuple(tagged[partition]), busy)
@@ -370,21 +371,59 @@ def _new_buckets(request: WriteRequest, write: OpenWrite) -> NewBuckets:
 
 
 def _tag(
-    request: WriteRequest, by_partition: dict[str, list[StagedBatch]], slices: dict[str, list[FileSlice]]
+    request: WriteRequest,
+    write: OpenWrite,
+    by_partition: dict[str, list[StagedBatch]],
+    slices: dict[str, list[FileSlice]],
 ) -> dict[str, list[Tagged]]:
     """Which staged rows each file group holds; an insert does not ask, a bucket knows."""
     tagged: dict[str, list[Tagged]] = defaultdict(list)
     if not request.tags_keys:
         return tagged
+    found = [each for partition in sorted(by_partition) for each in slices.get(partition, ())]
+    ends = _base_ends(request, write, [each for each in found if each.logs])
     tasks = [
-        TagTask(request.context.store, file_slice, tuple(staged), request.context.key)
-        for partition, staged in sorted(by_partition.items())
-        for file_slice in slices.get(partition, ())
+        TagTask(
+            request.context.store,
+            each,
+            tuple(by_partition[each.group.partition]),
+            request.context.key,
+            overtaken_logs(each, ends.get(each.group)),
+        )
+        for each in found
     ]
     weights = [float(task.file_slice.size) for task in tasks]
     for result in request.engine.run(find_keys, tasks, label="look up keys", weights=weights):
         tagged[result.group.partition].append(result)
     return tagged
+
+
+def _base_ends(
+    request: WriteRequest, write: OpenWrite, slices: Sequence[FileSlice]
+) -> dict[FileGroupId, CompletionTime | None]:
+    """When the base files of these slices became visible; None if nobody knows any more."""
+    environment = request.environment
+    archived = archived_completions(environment.storage, environment.config)
+    bases = [each.base for each in slices if each.base is not None]
+    return {base.group: write.at_start.completion_of(base.instant) or archived(base.instant) for base in bases}
+
+
+def _unseen_keys(
+    request: WriteRequest,
+    write: OpenWrite,
+    context: WriteContext,
+    by_partition: dict[str, list[StagedBatch]],
+    snapshot: Snapshot,
+) -> UnseenKeys:
+    """For a write that looked keys up, beside writers that may have begun before a base file of now was there.
+
+    The archive leaves commits alone that completed while a write was at work: where one is, its base is too.
+    """
+    others = [i for i in write.at_start.pending if pending_kind(i) is WriteKind.INGESTION]
+    bases = [each.base for each in snapshot.latest if each.base is not None] if request.is_mor and others else []
+    ends = {base.group: write.at_start.completion_of(base.instant) for base in bases}
+    known = {group: end for group, end in ends.items() if end is not None}
+    return UnseenKeys(request.engine, context, by_partition, known)
 
 
 def _weight(work: GroupWork) -> float:

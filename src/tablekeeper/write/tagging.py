@@ -1,7 +1,8 @@
 """Tagging: which staged rows have a key that a file group already holds.
 
 One task a file group. Only the key column of the base file is read, row group by row group, and groups whose
-range of keys cannot meet the staged ones are skipped.
+range of keys cannot meet the staged ones are skipped. Keys of log files are in the base file too, but for two cases: a
+slice without base file, and logs whose writers looked their keys up before the base file was there (`overtaken_logs`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.model import FileGroupId, FileSlice
+from tablekeeper.model import CompletionTime, FileGroupId, FileSlice, LogFile, RequestedTime
 from tablekeeper.read.log_changes import BlockVisibility, load_log_keys
 from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.keys import KeySpec
@@ -22,17 +23,18 @@ from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.staging import StagedBatch, load_staged
 
-__all__ = ["TagTask", "Tagged", "find_keys"]
+__all__ = ["TagTask", "Tagged", "find_keys", "overtaken_logs"]
 
 
 @dataclass(frozen=True, slots=True)
 class TagTask:
-    """Look the keys of `staged` up in one slice."""
+    """Look the keys of `staged` up in one slice: in its base file, and in these logs."""
 
     store: StorageHandle
     file_slice: FileSlice
     staged: tuple[StagedBatch, ...]
     key: KeySpec
+    logs: tuple[LogFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +57,28 @@ def find_keys(task: TagTask) -> Tagged:
     base_rows = 0
     if task.file_slice.base is not None:
         base_rows = _match_base_file(task, keys, matches)
-    else:
-        logs = task.file_slice.logs
+    if task.logs:
         types = pa.schema([(KEY_COLUMN, pa.string())])
         for found in load_log_keys(
-            task.store.storage, logs, key=task.key, key_types=types, visibility=BlockVisibility()
+            task.store.storage, task.logs, key=task.key, key_types=types, visibility=BlockVisibility()
         ):
             matches |= _is_in(keys, found)
-            base_rows += len(found)
+            base_rows += len(found) if task.file_slice.base is None else 0
     return Tagged(task.file_slice.group, np.flatnonzero(matches).astype(np.int32).tobytes(), base_rows)
+
+
+def overtaken_logs(file_slice: FileSlice, base_completed_at: CompletionTime | None) -> tuple[LogFile, ...]:
+    """Logs of the slice that may hold keys which its base file has not; all of them if there is no base file. Pure.
+
+    A compaction leaves out keys that were deleted. A writer that began before it completed found such a key in the base
+    file before, and put the row into a log of the same group, where it now lies on a base file without the key. When
+    the base file became visible is not known if None is given.
+    """
+    if file_slice.base is None or base_completed_at is None:
+        return file_slice.logs
+    # A start is compared with an end: both were taken from one increasing clock.
+    limit = RequestedTime(base_completed_at.value)
+    return tuple(log for log in file_slice.logs if log.instant < limit)
 
 
 def _match_base_file(task: TagTask, keys: pa.Array, matches: npt.NDArray[np.bool_]) -> int:

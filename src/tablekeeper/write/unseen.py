@@ -10,10 +10,10 @@ What an insert adds needs nobody's consent: it does not look keys up.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, RequestedTime, WriteStat
+from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, FileSlice, RequestedTime, WriteStat
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.staging import StagedBatch
@@ -26,11 +26,16 @@ _NO_COMMIT = "null"
 
 @dataclass(frozen=True)
 class UnseenKeys:
-    """For a write that looked up the keys of these staged rows."""
+    """For a write that looked up the keys of these staged rows.
+
+    `base_ends` says when base files in which it looked became visible. Somebody who began before that looked into older
+    ones, and may have updated a key that a compaction has left out since.
+    """
 
     engine: Engine
     context: WriteContext
     staged: Mapping[str, Sequence[StagedBatch]]
+    base_ends: Mapping[FileGroupId, CompletionTime] = field(default_factory=dict)
 
     def concerns(self, other: CommitMetadata) -> bool:
         return any(self._brings_keys(stat) for stat in other.stats)
@@ -39,7 +44,7 @@ class UnseenKeys:
         # This write did not touch these groups, so that none of its keys was in them before: one that is now is new.
         slices = [_slice_of(stat) for stat in other.stats if self._brings_keys(stat)]
         tasks = [
-            TagTask(self.context.store, each, tuple(self.staged[each.group.partition]), self.context.key)
+            TagTask(self.context.store, each, tuple(self.staged[each.group.partition]), self.context.key, each.logs)
             for each in slices
         ]
         weights = [float(each.size) for each in slices]
@@ -47,8 +52,15 @@ class UnseenKeys:
         return sorted(tagged.group for tagged in found if len(tagged.found))
 
     def _brings_keys(self, stat: WriteStat) -> bool:
+        if stat.group.partition not in self.staged:
+            return False
         is_new_group = stat.previous_commit == _NO_COMMIT and stat.writes > 0
-        return stat.group.partition in self.staged and (stat.inserts > 0 or is_new_group)
+        return stat.inserts > 0 or is_new_group or self._was_overtaken(stat)
+
+    def _was_overtaken(self, stat: WriteStat) -> bool:
+        if not stat.is_log or not stat.writes or stat.group not in self.base_ends:
+            return False
+        return _slice_of(stat).base_instant < RequestedTime(self.base_ends[stat.group].value)
 
 
 @dataclass(frozen=True)
