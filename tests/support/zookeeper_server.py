@@ -96,10 +96,7 @@ class ZookeeperServer:
 @contextmanager
 def zookeeper_server(folder: Path) -> Iterator[ZookeeperServer]:
     """Start a server that keeps its data in `folder`, and end it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ZookeeperServer(folder, port)
+    server = ZookeeperServer(folder, _free_port())
     server.start()
     try:
         yield server
@@ -113,6 +110,23 @@ def wait_for_queue(client: KazooClient, path: str, *, length: int) -> None:
     while len(client.get_children(path, watch=lambda _: changed.set())) != length:
         assert changed.wait(120)
         changed.clear()
+
+
+def _free_port() -> int:
+    """A port below those that the system hands out, so that none of our connections takes it before the server does.
+
+    Every process begins to look somewhere else, and two servers that start at the same time do not meet.
+    """
+    first = os.getpid() % 10_000
+    for number in range(10_000):
+        port = 20_000 + (first + number) % 10_000
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no port between 20000 and 30000 is free")
 
 
 def _java() -> str:
