@@ -40,6 +40,7 @@ from tablekeeper.timeline import (
     start_inflight,
     unpublish_instant,
 )
+from tablekeeper.timeline.history import find_archived
 from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
@@ -114,8 +115,10 @@ def withdraw_write(
     if isinstance(cause, CommitOutcomeUnknownError):
         write.heartbeat.abandon()
         return
-    if load_markers(environment.storage, instant=write.inflight.requested_at.value):
-        rollback_instant(environment, write.inflight, before_publish=before_publish)
+    markers = load_markers(environment.storage, instant=write.inflight.requested_at.value)
+    if markers:
+        if rollback_instant(environment, write.inflight, before_publish=before_publish) is None:
+            _discard_late_files(environment, write.inflight, [marker.path for marker in markers])
     else:
         with environment.locked():
             timeline = load_timeline(environment.storage, environment.config)
@@ -124,6 +127,22 @@ def withdraw_write(
                 _remove_from_metadata_table(environment, write.inflight)
                 _remove_target(environment, write.inflight)
     write.heartbeat.stop()
+
+
+def _discard_late_files(environment: TableEnvironment, target: Instant, files: list[str]) -> None:
+    """Delete what a write of ours wrote after others had taken it for dead and rolled it back.
+
+    Left alone, its rows would come back once the timeline has been archived past the instant.
+    """
+    with environment.locked():
+        timeline = load_timeline(environment.storage, environment.config)
+        if timeline.find(target.requested_at) is not None:
+            return
+        is_old = timeline.is_archived(target.requested_at)
+        if is_old and find_archived(environment.storage, environment.config, target) is not None:
+            return
+        environment.storage.delete_many(files)
+        delete_markers(environment.storage, instant=target.requested_at.value)
 
 
 def rollback_instant(

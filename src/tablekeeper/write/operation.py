@@ -221,6 +221,8 @@ def _write_groups(
     early.announce()
     files: list[WrittenFile] = []
     for wave in early.waves(len(tasks), width=request.engine.parallelism):
+        # Whoever slept for long must not begin to write files that nobody will look for any more.
+        write.heartbeat.check()
         written = request.engine.run(
             write_group,
             [tasks[number] for number in wave],

@@ -1,0 +1,73 @@
+"""Writers that slept through the end of their heartbeat, were rolled back by others, and go on when they wake up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tablekeeper.errors import FencedError
+from tests.support.crew import TO_THE_END, Crew, calls_before
+from tests.support.recovery_world import LAPSED_S, World
+from tests.support.table_builder import trips
+
+__all__: list[str] = []
+
+LATE = trips(("a", "sf", 9, 9.0), ("d", "la", 9, 9.0))
+FEW = {
+    "hoodie.keep.min.commits": 2,
+    "hoodie.keep.max.commits": 3,
+    "hoodie.clean.commits.retained": 1,
+    "hoodie.compact.inline.max.delta.commits": 1,
+}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(table_type="mor")
+    made.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0)))
+    yield made
+    made.forget()
+
+
+def write_late(world: World, *, at: str, archive: bool = False) -> tuple[Any, list[tuple[str, str]]]:
+    """How the late writer ended, and its calls: it is stopped before the first call for such a path."""
+
+    def others(table: Any) -> None:
+        # Nobody runs the periodic actions of the one that sleeps.
+        world.clock.stall(LAPSED_S)
+        for number in range(6 if archive else 1):
+            world.clock.advance(1)
+            table.upsert(trips(("b", "sf", 2 + number, 2.0)))
+        if archive:
+            assert table.archive(options=FEW).instants
+
+    crew = Crew(world)
+    crew.add("late", lambda table: table.upsert(LATE))
+    crew.add("others", others)
+    asleep = calls_before(world, lambda table: table.upsert(LATE), lambda _, path: path.endswith(at) or at in path)
+    outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert outcomes["others"].error is None
+    return outcomes["late"], crew.stage.actors["late"].calls
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["rolled_back", "archived_past"])
+def test_files_that_a_writer_wrote_after_it_was_rolled_back_are_taken_back(world: World, archive: bool) -> None:
+    before = world.data_files()
+    late, calls = write_late(world, at=".marker.", archive=archive)
+    assert isinstance(late.error, FencedError)
+    written = {path for kind, path in calls if kind == "put" and path.startswith(("sf/", "la/"))}
+    assert written, "nothing was written too late"
+    assert not written & world.data_files()
+    assert before <= world.data_files()
+    assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
+    assert not list(world.storage.list_directories(".hoodie/.temp"))
+    assert world.table.doctor().repairs == ()
+
+
+def test_a_writer_that_slept_until_its_first_file_writes_none(world: World) -> None:
+    late, calls = write_late(world, at=".deltacommit.inflight")
+    assert isinstance(late.error, FencedError)
+    assert not [path for _, path in calls if path.startswith(("sf/.fa", "la/.fa"))]
+    assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
