@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,8 @@ __all__ = [
     "our_rows",
     "our_step",
     "our_table",
+    "panel_at",
+    "replay_command",
 ]
 
 Engine = Literal["local", "spark"]
@@ -102,12 +104,13 @@ def our_rows(spark: Any, path: Path, *, engine: Engine, **query: Any) -> pa.Tabl
 
 @dataclass(frozen=True)
 class Panel:
-    """All programs around one table, asked after each step."""
+    """All programs around one table, asked after each step; of tablekeeper these engines."""
 
     spark: Any
     path: Path
     history: History
     test: str
+    engines: tuple[Engine, ...] = ENGINES
 
     @property
     def java(self) -> JavaTable:
@@ -118,7 +121,7 @@ class Panel:
         expected = model.table()
         self._check("java snapshot", self.java.read(), expected, step)
         self._check("hudi-rs snapshot", rust_read(str(self.path)), expected, step)
-        for engine in ENGINES:
+        for engine in self.engines:
             self._check(f"tablekeeper {engine}", our_rows(self.spark, self.path, engine=engine), expected, step)
 
     def check_read_optimized(self, model: Model, step: int) -> None:
@@ -128,7 +131,7 @@ class Panel:
         if self.history.shape.table_type == "mor":
             expected = of_java.select(expected.column_names)
         self._check("java read optimized", of_java, expected, step)
-        for engine in ENGINES:
+        for engine in self.engines:
             rows = our_rows(self.spark, self.path, engine=engine, mode="read_optimized")
             self._check(f"tablekeeper {engine} read optimized", rows, expected, step)
 
@@ -141,12 +144,19 @@ class Panel:
         if expected is None:
             expected = of_java.select(reliable)
         self._check("java incremental", of_java, expected.select(reliable), step)
-        for engine in ENGINES:
+        for engine in self.engines:
             rows = our_rows(self.spark, self.path, engine=engine, since=since)
             self._check(f"tablekeeper {engine} changes", rows, expected, step)
 
     def _check(self, who: str, actual: pa.Table, expected: pa.Table, step: int) -> None:
         check_rows(who, actual, expected, history=self.history, step=step, test=self.test)
+
+
+def panel_at(panel: Panel, step: int) -> Panel:
+    """The panel with one of our engines, now this, now that, and after the last step of the history with both."""
+    if step == len(panel.history.steps) - 1:
+        return panel
+    return replace(panel, engines=(random.Random(f"engine {panel.history.seed} {step}").choice(ENGINES),))
 
 
 def last_completion(path: Path) -> str:
@@ -167,6 +177,10 @@ def check_rows(who: str, actual: pa.Table, expected: pa.Table, *, history: Histo
         else describe_difference(expected=exact_rows(expected, columns), actual=exact_rows(actual, columns))
     )
     assert not difference, (
-        f"{who} after step {step} ({history.steps[step]}) of {history}\n{difference}\n"
-        f'replay: TK_SEED={history.seed} make interop PYTEST_ARGS="-k {test}"'
+        f"{who} after step {step} ({history.steps[step]}) of {history}\n{difference}\n{replay_command(history, test)}"
     )
+
+
+def replay_command(history: History, test: str) -> str:
+    """How to play this history again."""
+    return f'replay: TK_SEED={history.seed} make interop PYTEST_ARGS="-k {test}"'
