@@ -25,6 +25,7 @@ from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import refuse_during_restore
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.locks.processes import LinuxProcesses
+from tablekeeper.txn.rollback import withdraw_idle_rollbacks
 
 __all__ = ["Drafted", "ScheduledPlan", "plan_draft", "process_name", "schedule_plan"]
 
@@ -104,6 +105,7 @@ def schedule_plan(
         drafted = plan_draft(environment, service, flags=flags, incremental=incremental)
         if not drafted.draft.work:
             return None
+        withdraw_idle_rollbacks(environment, drafted.timeline)
         published = _publish(environment, service, drafted, flags)
         if published is not None:
             return published

@@ -62,6 +62,7 @@ __all__ = [
     "rollback_approved",
     "rollback_instant",
     "schedule_rollback",
+    "withdraw_idle_rollbacks",
     "withdraw_write",
 ]
 
@@ -229,6 +230,20 @@ def resume_rollback(
     return _delete_and_finish(environment, begun, before_publish)
 
 
+def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -> None:
+    """Take rollbacks off the timeline that died before they had changed anything: their commits are still there.
+
+    Until the commit is hidden a rollback does not let go of the lock. One that stays behind would be carried out by the
+    next writer of Java's, whatever has been built on the commit by then.
+    """
+    for rollback in timeline.pending:
+        if rollback.action is Action.ROLLBACK and _is_idle(environment, timeline, rollback):
+            with environment.locked():
+                now = load_timeline(environment.storage, environment.config)
+                if rollback in now.pending and _is_idle(environment, now, rollback):
+                    _remove_states(environment, rollback)
+
+
 def load_files_of(environment: TableEnvironment, target: Instant) -> frozenset[str]:
     """The data files that rolling `target` back deletes: what its metadata says it wrote, and what its markers name."""
     markers = load_markers(environment.storage, instant=target.requested_at.value)
@@ -370,6 +385,14 @@ def _remove_target(
     _remove_states(environment, target, keeps_requested=keeps_plan)
     if target.action in _SERVICES and not keeps_plan:
         delete_cancel_request(environment.storage, target.requested_at)
+
+
+def _is_idle(environment: TableEnvironment, timeline: Timeline, rollback: Instant) -> bool:
+    plan = load_rollback_plan(environment, rollback)
+    if plan is None or plan.instant is None:
+        return False
+    target = timeline.find(RequestedTime(plan.instant.commit_time))
+    return target is not None and target.is_completed
 
 
 def _remove_states(environment: TableEnvironment, target: Instant, *, keeps_requested: bool = False) -> None:

@@ -27,7 +27,7 @@ from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.rivals import NothingUnseen, Unseen
-from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_write
+from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
 from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write, metadata_rollback
@@ -257,6 +257,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
     )
     before_rollback = metadata_rollback(environment)
     try:
+        withdraw_idle_rollbacks(environment, write.at_start)
         for dead in failed_writes(environment, write.at_start):
             rollback_instant(environment, dead, before_publish=before_rollback)
         refuse_changed_schema(environment, request.known_schema, write)

@@ -10,7 +10,7 @@ from tablekeeper.config.concurrency_settings import FailedWrites
 from tablekeeper.model import RequestedTime
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.rollback import failed_writes, rollback_instant
+from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks
 from tablekeeper.write.finish import metadata_rollback
 
 __all__ = ["roll_back_leftovers"]
@@ -21,6 +21,7 @@ def roll_back_leftovers(environment: TableEnvironment) -> tuple[RequestedTime, .
     if environment.concurrency.failed_writes is FailedWrites.EAGER:
         return ()
     timeline = load_timeline(environment.storage, environment.config)
+    withdraw_idle_rollbacks(environment, timeline)
     before_publish = metadata_rollback(environment)
     gone = []
     for dead in failed_writes(environment, timeline):

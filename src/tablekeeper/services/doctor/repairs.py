@@ -8,24 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.cancel import pending_plans, remove_failed_plan
 from tablekeeper.services.clean import finish_cleans
 from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
+from tablekeeper.services.rollback import execute_rollback
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
 from tablekeeper.txn.cancel_requests import delete_cancel_request
-from tablekeeper.txn.candidates import load_pending_plan, load_rollback_plan
+from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.markers import delete_markers
 from tablekeeper.txn.metadata_step import switch_off_metadata_table
 from tablekeeper.txn.properties_file import change_properties
 from tablekeeper.txn.restore import execute_restore, load_restore_plan
-from tablekeeper.txn.rollback import resume_rollback, rollback_approved, rollback_instant
+from tablekeeper.txn.rollback import (
+    resume_rollback,
+    rollback_approved,
+    rollback_instant,
+    withdraw_idle_rollbacks,
+)
 from tablekeeper.write.finish import metadata_rollback
 
 __all__ = ["mend"]
@@ -62,21 +68,26 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSet
     def approve(timeline: Timeline, current: Instant) -> bool:
         if current in pending_plans(timeline) and _is_alive(environment, current.requested_at):
             raise TablekeeperError(f"{current} is being carried out anew: its executor finishes the rollback")
-        if current.is_pending:
-            return True
-        later = timeline.completed_writes_by_completion
-        if later[-1] != current:
-            raise TablekeeperError(
-                f"{current} was to be rolled back and is completed, and others completed after it. "
-                "Roll those back first, or restore to a savepoint."
-            )
-        return True
+        return current.is_pending
 
     if plan is not None and plan.instant is not None:
         target = RequestedTime(plan.instant.commit_time)
         if rollback_approved(environment, target, approve=approve, before_publish=before_publish) is not None:
             return
+        _finish_or_withdraw(environment, target)
     resume_rollback(environment, rollback, before_publish=before_publish)
+
+
+def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime) -> None:
+    """A rollback that died before it had hidden its commit goes on, unless others have built on the commit since."""
+    timeline = load_timeline(environment.storage, environment.config)
+    found = timeline.find(target)
+    if found is None or not found.is_completed or find_rollback(environment, timeline, found) is None:
+        return
+    try:
+        execute_rollback(environment, target)
+    except InvalidRequestError:
+        withdraw_idle_rollbacks(environment, timeline)
 
 
 def _roll_back(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
