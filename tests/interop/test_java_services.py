@@ -12,7 +12,8 @@ from tests.support.history import Model, history_seeds, make_history
 
 __all__: list[str] = []
 
-SEEDS = [seed for seed in history_seeds() if seed in (0, 1, 3, 5, 9, 10, 15)] or history_seeds()
+# A COW table and MOR ones, each merge mode with and without buckets and metadata table.
+SEEDS = [seed for seed in history_seeds() if seed in (3, 5, 9, 10, 15)] or history_seeds()
 
 
 def _data_files(path: Path) -> set[Path]:
@@ -33,7 +34,6 @@ def test_java_services_keep_the_rows_of_a_table_that_we_wrote(seed: int, spark: 
         else:
             our_step(our_table(spark, path, shape, engine=engine), java, shape, history.steps[number], engine=engine)
         model.apply(history.steps[number])
-        panel.check_snapshot(model, number)
 
     for number in range(4):
         write(number)
@@ -44,10 +44,11 @@ def test_java_services_keep_the_rows_of_a_table_that_we_wrote(seed: int, spark: 
     write(4)
     if shape.index == "simple":
         assert java.cluster(order="ts")
-        panel.check_snapshot(model, 4)
+    panel.check_snapshot(model, 4)
     write(5)
     files = _data_files(path)
     java.clean(retain=1)
     assert _data_files(path) < files
     panel.check_snapshot(model, 5)
     write(6)
+    panel.check_snapshot(model, 6)
