@@ -4,8 +4,9 @@
 ours; a plan is often scheduled by the one and carried out by the other, and may wait for some turns in between.
 
 What these histories leave out on purpose: writes while a clustering is pending, because both refuse to update its file
-groups; deletions of a partition by Java while any plan is, which it refuses; and clustering with a bucket index, which
-would take rows out of their buckets.
+groups; and clustering with a bucket index, which would take rows out of their buckets. And what Java refuses, which is
+our turn then: to delete a partition while a plan is pending, and to carry out a log compaction once the timeline has a
+compaction or a commit that was requested later.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class _Dealer:
         yield from self._due(service)
         if service in ("compaction", "log_compaction"):
             yield from self._due("clustering")
+            self._overtake_log_compaction()
             for _ in range(2 if service == "log_compaction" else 1):
                 yield self._touch()
         first = self._party()
@@ -129,8 +131,15 @@ class _Dealer:
         if service in self.waiting:
             yield self.waiting.pop(service)
 
+    def _overtake_log_compaction(self) -> None:
+        """What Java will not carry out any more is left to us."""
+        if "log_compaction" in self.waiting:
+            self.waiting["log_compaction"] = Turn("us", service="log_compaction")
+
     def _write(self, step: Step, *, by: Party | None = None) -> Turn:
         self.model.apply(step)
+        if step.operation == "bulk_insert":
+            self._overtake_log_compaction()
         is_refused = step.operation == "delete_partitions" and _REWRITING & self.waiting.keys()
         return Turn("us" if is_refused else by or self._party(), write=step)
 
