@@ -273,6 +273,34 @@ class TestAPlanThatIsMadeWhileTheTimelineChanges:
         assert busy.table.execute(ended["planner"].value).outcome == "completed"
         assert busy.rows()[0] == ("a", 4.0)
 
+    @pytest.mark.parametrize("service", ["compaction", "log compaction", "clustering"])
+    def test_does_not_hold_the_logs_of_a_commit_that_is_being_rolled_back(self, busy: World, service: str) -> None:
+        busy.upsert(trips(("a", "sf", 4, 4.0), ("c", "la", 4, 4.0)))
+        newest = busy.timeline.completed_writes[-1].requested_at
+
+        def plan(table: tk.Table) -> ScheduledPlan | None:
+            methods = {
+                "compaction": table.schedule_compaction,
+                "log compaction": table.schedule_log_compaction,
+                "clustering": table.schedule_clustering,
+            }
+            return methods[service]()
+
+        def roll_back(table: tk.Table) -> object:
+            return table.rollback(newest)
+
+        crew = Crew(busy)
+        crew.add("planner", plan)
+        crew.add("other", roll_back)
+        listed = calls_before(busy, plan, lambda kind, path: kind == "list_files" and path == "sf", nth=-1)
+        # The commit is hidden, and its files are about to be deleted, without the lock.
+        hidden = calls_before(busy, roll_back, lambda kind, _: kind == "delete_many")
+        ended = crew.run(("planner", listed), ("other", hidden), ("planner", TO_THE_END))
+        assert [each.error for each in ended.values()] == [None] * 2
+        assert busy.rows() == ROWS
+        assert busy.table.execute(ended["planner"].value).outcome == "completed"
+        assert busy.rows() == ROWS
+
 
 def test_a_clean_is_planned_anew_when_the_oldest_commit_of_the_timeline_is_taken_back() -> None:
     """It completed last, and is missing from the front of the timeline as if it had been archived."""

@@ -119,8 +119,12 @@ class Timeline:
         Whatever was planned on the earlier one has to be planned anew.
         """
         here = {instant.requested_at for instant in self.instants}
-        gone = (i for i in earlier.instants if i.action.writes_data and i.requested_at not in here)
-        return any(i.is_completed or self.is_archived(i.requested_at) for i in gone)
+        is_lost = any(i.requested_at not in self._completions for i in earlier.completed_writes)
+        return is_lost or any(
+            i.requested_at not in here and self.is_archived(i.requested_at)
+            for i in earlier.pending
+            if i.action.writes_data
+        )
 
     def is_completed(self, requested_at: RequestedTime) -> bool:
         return requested_at in self._completions or self.is_archived(requested_at)
