@@ -6,6 +6,7 @@ how many calls come before that.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import tablekeeper as tk
@@ -21,7 +22,8 @@ from tests.support.step_faults import FaultPoint
 __all__ = ["TO_THE_END", "Crew", "calls_before"]
 
 TO_THE_END = 1_000_000
-_FIRST_PROCESS = 500
+_PROCESSES = itertools.count(500)
+"""No two processes of a run draw the same ids."""
 
 Work = Callable[[tk.Table], object]
 
@@ -37,7 +39,7 @@ class Crew:
         self, name: str, work: Work, *, point: FaultPoint | None = None, options: dict[str, str] | None = None
     ) -> None:
         """A process that does this work, unless one of its calls goes wrong."""
-        runtime = self.stage.runtime(_FIRST_PROCESS + len(self.stage.actors))
+        runtime = self.stage.runtime(next(_PROCESSES))
         store = MemoryStorage(f"memory://{self.world.name}/table", runtime=runtime)
         storage = ActorStorage(store, self.stage, point)
         merged = Options(options).merged_over(load_writer_options(self.world.storage))
