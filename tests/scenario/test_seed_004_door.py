@@ -13,6 +13,7 @@ from tablekeeper.model import Action, CommitMetadata, Instant, RequestedTime
 from tablekeeper.timeline import create_requested, load_newest_time, start_inflight
 from tablekeeper.txn import commit
 from tablekeeper.txn.candidates import load_touched
+from tablekeeper.txn.environment import time_after
 from tests.support.crew import TO_THE_END, Crew, calls_before
 from tests.support.meanwhile import writes_data
 from tests.support.recovery_world import FIRST, World
@@ -74,7 +75,7 @@ def test_a_pending_write_without_metadata_touches_nothing_and_disturbs_nobody(wo
     """Java's writers are requested without any content, and some go inflight so."""
     environment = world.table._load_environment()
     storage, config = environment.storage, environment.config
-    time = RequestedTime(commit.time_after(environment, load_newest_time(storage, config)))
+    time = RequestedTime(time_after(environment, load_newest_time(storage, config)))
     pending = create_requested(storage, config, requested_at=time, action=Action.DELTA_COMMIT, content=b"")
     if is_inflight:
         pending = start_inflight(storage, config, pending, content=b"")
