@@ -132,6 +132,19 @@ def test_a_moment_whose_files_were_cleaned_is_refused_and_not_read_in_part(
     assert table.read().num_rows == 3
 
 
+@pytest.mark.parametrize("archived", [0, 3], ids=["active", "archived"])
+def test_a_clean_that_deleted_nothing_leaves_every_moment_readable(
+    tables: TableBuilder, table: tk.Table, archived: int
+) -> None:
+    results = write_history(table)
+    storage, time = tables.storage(table), results[1].completed_at.value
+    nothing = CleanMetadata(time, 1, 0, earliest_commit_to_retain=results[1].instant.value)
+    storage.put(f".hoodie/timeline/{time}_{time}.clean", encode_clean_metadata(nothing))
+    if archived:
+        archive(storage, table, archived)
+    assert rows_of(table.read(as_of=results[0].instant), "id") == [("a",), ("b",), ("c",)]
+
+
 def test_a_savepointed_moment_can_be_read_whatever_was_cleaned(tables: TableBuilder, table: tk.Table) -> None:
     results = write_history(table)
     storage = tables.storage(table)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
+from tablekeeper.format.plans import CleanMetadata, decode_clean_metadata, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_content
@@ -48,10 +48,7 @@ def load_readable_from(storage: Storage, config: TableConfig, clean: Instant) ->
     """
     if clean.is_completed:
         content = load_content(storage, config, clean)
-        metadata = decode_clean_metadata(content, file=instant_path(config, clean))
-        if not metadata.files_deleted and not metadata.partitions:
-            return _BEGINNING
-        return _moment(metadata.earliest_commit_to_retain, metadata.extra_metadata)
+        return _readable_after(decode_clean_metadata(content, file=instant_path(config, clean)))
     requested = Instant(clean.requested_at, clean.action, State.REQUESTED)
     content = load_content(storage, config, requested)
     if not content:
@@ -76,9 +73,15 @@ def _load_earliest_moments(
     for archived in load_history(storage, config, first=as_of):
         if archived.instant.action is Action.CLEAN and archived.metadata:
             metadata = decode_clean_metadata(archived.metadata, file=f"archived {archived.instant}")
-            earliest = _moment(metadata.earliest_commit_to_retain, metadata.extra_metadata)
+            earliest = _readable_after(metadata)
             if earliest is not None:
                 yield earliest
+
+
+def _readable_after(metadata: CleanMetadata) -> RequestedTime | None:
+    if not metadata.files_deleted and not metadata.partitions:
+        return _BEGINNING
+    return _moment(metadata.earliest_commit_to_retain, metadata.extra_metadata)
 
 
 def _moment(retained: str, extra: Mapping[str, str]) -> RequestedTime | None:

@@ -72,8 +72,7 @@ def _load_news(environment: TableEnvironment, known: KnownSchema, timeline: Time
 
 
 def _newest_completion(timeline: Timeline) -> CompletionTime | None:
-    writes = timeline.completed_writes_by_completion
-    return writes[-1].completed_at if writes else None
+    return max((i.completed_at for i in timeline.completed_writes if i.completed_at is not None), default=None)
 
 
 def _conflict(environment: TableEnvironment, timeline: Timeline, instant: str, how: str) -> ConflictError:
