@@ -7,20 +7,21 @@ group and the slice's changes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
+from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.model import BaseFile, FileSlice
-from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, Change, PartialRows, load_changes
+from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, load_changes
 from tablekeeper.read.statistics import row_group_ranges
 from tablekeeper.read.vanished import vanished_file
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
-from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule, Winners, collapse
+from tablekeeper.record.merge import KEY_COLUMN, MergeRule, Winners, collapse
+from tablekeeper.record.partial_merge import PartialWinners
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.record.values_text import show_times
 from tablekeeper.storage.handle import StorageHandle
@@ -69,8 +70,7 @@ class SliceMerge:
         self.removed = 0
         self._task = task
         self._needed = _needed_schema(task)
-        self._changes: list[Change] = []
-        self._winners: Winners | None = None
+        self._winners: Winners | PartialWinners | None = None
         if task.file_slice.logs:
             self._load_changes()
         base = task.file_slice.base
@@ -80,15 +80,11 @@ class SliceMerge:
     def most_rows(self) -> int:
         """The slice has no more rows than this."""
         base = self._file.metadata.num_rows if self._file is not None else 0
-        added = len(self._winners) if self._winners is not None else sum(map(_change_count, self._changes))
-        return int(base + added)
+        return int(base + (len(self._winners) if self._winners is not None else 0))
 
     def rows(self) -> Iterator[pa.Table]:
         """Row group by row group, the added rows last. The columns are at least those of the output."""
         try:
-            if self._changes:
-                yield self._fold()
-                return
             for rows in self._base_rows(self._task):
                 yield rows if self._winners is None else self._winners.apply(rows)
             if self._winners is not None:
@@ -109,10 +105,9 @@ class SliceMerge:
             key=task.key,
             visibility=task.visibility,
         )
-        if loaded.has_partial_rows:
-            self._changes = loaded.changes
-        else:
-            self._winners = collapse(loaded.changes, task.rule, schema=self._needed)
+        changes = [change.rows if isinstance(change, PartialRows) else change for change in loaded.changes]
+        merge = PartialWinners if loaded.has_partial_rows else collapse
+        self._winners = merge(changes, task.rule, schema=self._needed)
 
     def _base_rows(self, task: SliceTask) -> Iterator[pa.Table]:
         file, base, needed = self._file, task.file_slice.base, self._needed
@@ -126,27 +121,7 @@ class SliceMerge:
             rows = read_row_group(file, group, columns=columns, file=base.path)
             yield conform(show_times(_with_extra_columns(task, rows, needed), needed), needed)
 
-    def _fold(self) -> pa.Table:
-        """All rows of a slice with partial updates, which build on the version before them: change after change."""
-        task, needed = self._task, self._needed
-        # No row group may be skipped: an update may make a row match that did not.
-        parts = list(self._base_rows(replace(task, predicate=None)))
-        rows = pa.concat_tables([needed.empty_table(), *parts])
-        for change in self._changes:
-            content = change.rows if isinstance(change, PartialRows) else change
-            schema = needed if isinstance(content, Deletes) else content.schema
-            winners = collapse([content], task.rule, schema=schema)
-            if winners.has_deletes and task.rule.by_event_time and not _is_by_commit_time(content):
-                raise UnsupportedFeatureError(
-                    f"file group {task.file_slice.group} has deletes with ordering values beside partial updates in "
-                    "its logs, which are not merged here. Compact the table with Java Hudi first."
-                )
-            applied, fresh = winners.apply(rows), conform(winners.unseen(), needed)
-            self._count(winners, fresh)
-            rows = pa.concat_tables([applied, fresh])
-        return rows
-
-    def _count(self, winners: Winners, fresh: pa.Table) -> None:
+    def _count(self, winners: Winners | PartialWinners, fresh: pa.Table) -> None:
         self.added += fresh.num_rows
         self.updated += winners.updated
         self.removed += winners.removed
@@ -194,16 +169,9 @@ def _needed_schema(task: SliceTask) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _is_by_commit_time(change: pa.Table | Deletes) -> bool:
-    return isinstance(change, Deletes) and change.ordering is None
-
-
-def _change_count(change: Change) -> int:
-    content = change.rows if isinstance(change, PartialRows) else change
-    return len(content.keys) if isinstance(content, Deletes) else int(content.num_rows)
-
-
-def _is_skipped(task: SliceTask, file: pq.ParquetFile, group: int, needed: pa.Schema, winners: Winners | None) -> bool:
+def _is_skipped(
+    task: SliceTask, file: pq.ParquetFile, group: int, needed: pa.Schema, winners: Winners | PartialWinners | None
+) -> bool:
     """Whether no row of the group matches, neither as it is nor as the logs change it."""
     if task.predicate is None or task.predicate.may_match(row_group_ranges(file.metadata, group, needed)):
         return False

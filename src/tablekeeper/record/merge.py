@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from tablekeeper.config.table_config import MergeMode
 
-__all__ = ["KEY_COLUMN", "Deletes", "MergeRule", "Winners", "collapse"]
+__all__ = ["KEY_COLUMN", "Deletes", "MergeRule", "Versions", "Winners", "collapse", "combined", "not_older"]
 
 KEY_COLUMN = "_hoodie_record_key"
 _DELETED_COLUMN = "_hoodie_is_deleted"
@@ -64,6 +64,19 @@ class Deletes:
     keys: pa.Array
     ordering: pa.Table | None = None
     by_commit_time: pa.Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """One change for each key, spelled out: a row (of nulls where a delete has none), and what decides when it meets
+    another. `ordering` is None where the ordering values do not count.
+    """
+
+    keys: pa.Array
+    rows: pa.Table
+    deleted: _Mask
+    by_commit_time: _Mask
+    ordering: pa.Table | None
 
 
 class Winners:
@@ -108,7 +121,7 @@ class Winners:
         table itself does not hold them.
         """
         base_keys = base.column(KEY_COLUMN) if keys is None else keys
-        found = _combined(pc.index_in(base_keys, value_set=self._keys).fill_null(-1)).to_numpy(zero_copy_only=False)
+        found = combined(pc.index_in(base_keys, value_set=self._keys).fill_null(-1)).to_numpy(zero_copy_only=False)
         positions = np.flatnonzero(found >= 0)
         if len(positions) == 0:
             return base
@@ -143,6 +156,11 @@ class Winners:
             return self._rows
         return self._rows.take(pa.array(rows))
 
+    def as_versions(self) -> Versions:
+        """The same winners side by side, to be merged with others column by column."""
+        places = pa.array(self._row_of, mask=self._row_of < 0)
+        return Versions(self._keys, self._rows.take(places), self._deleted, self._by_commit_time, self._ordering)
+
     def as_changes(self) -> list[pa.Table | Deletes]:
         """The same winners as changes again, one a key: what comes later, and the base row, merge with them alike."""
         has_row = self._row_of >= 0
@@ -164,9 +182,8 @@ class Winners:
         if wins.all() or self._ordering is None:
             return np.ones(len(change), dtype=bool) if self._ordering is None else wins
         names = list(self._rule.ordering)
-        old = _comparable(base.select(names).take(pa.array(positions)))
-        new = _comparable(self._ordering.select(names).take(pa.array(change)))
-        return wins | _not_less(list(map(_combined, new.columns)), list(map(_combined, old.columns)))
+        old, new = base.select(names).take(pa.array(positions)), self._ordering.select(names).take(pa.array(change))
+        return wins | not_older(new, old)
 
     def _rewrite(self, base: pa.Table, positions: _Positions, change: _Positions, deleted: _Mask) -> pa.Table:
         replaced = positions[~deleted]
@@ -187,6 +204,12 @@ class Winners:
             keep[positions[deleted]] = False
             base = base.filter(pa.array(keep))
         return base
+
+
+def not_older(new: pa.Table, old: pa.Table) -> _Mask:
+    """Row by row, whether ordering values of a later change let it win over those of an earlier one."""
+    new, old = _comparable(new), _comparable(old)
+    return _not_less(list(map(combined, new.columns)), list(map(combined, old.columns)))
 
 
 @dataclass(slots=True)
@@ -252,7 +275,7 @@ def _collect(collected: _Collected, change: pa.Table | Deletes, rule: MergeRule,
         collected.by_commit_time.append(commit_time)
         return
     count = change.num_rows
-    collected.keys.append(_combined(change.column(KEY_COLUMN)))
+    collected.keys.append(combined(change.column(KEY_COLUMN)))
     collected.rows.append(change)
     collected.row_of.append(np.arange(collected.row_count, collected.row_count + count))
     collected.row_count += count
@@ -298,7 +321,7 @@ def _without_value(rows: pa.Table, rule: MergeRule) -> _Mask:
     if not rule.by_event_time or len(rule.ordering) != 1:
         # Several ordering values always make a value.
         return np.zeros(rows.num_rows, dtype=bool)
-    values = _combined(rows.column(rule.ordering[0]))
+    values = combined(rows.column(rule.ordering[0]))
     missing = _mask(pc.is_null(values))
     zero = _ZERO_FOR_NONE.get(values.type)
     return missing if zero is None else missing | _mask(pc.equal(values, zero))
@@ -349,8 +372,8 @@ def _less(a: pa.Array, b: pa.Array) -> _Mask:
 
 def _replace(column: pa.ChunkedArray, fresh: pa.ChunkedArray, places: pa.Array) -> pa.Array:
     """The values at `places` of `column` with `fresh` behind it: faster than replacing them by a mask."""
-    base = _combined(column)
-    return _combined(pa.chunked_array([base, _combined(fresh).cast(base.type)])).take(places)
+    base = combined(column)
+    return combined(pa.chunked_array([base, combined(fresh).cast(base.type)])).take(places)
 
 
 def _deleted_rows(rows: pa.Table) -> _Mask:
@@ -363,7 +386,7 @@ def _deleted_rows(rows: pa.Table) -> _Mask:
 
 
 def _mask(values: pa.Array | pa.ChunkedArray) -> _Mask:
-    mask: _Mask = _combined(values).fill_null(False).to_numpy(zero_copy_only=False)
+    mask: _Mask = combined(values).fill_null(False).to_numpy(zero_copy_only=False)
     return mask
 
 
@@ -371,12 +394,13 @@ def _nulls(schema: pa.Schema, count: int) -> pa.Table:
     return pa.table([pa.nulls(count, field.type) for field in schema], schema=schema)
 
 
-def _combined(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+def combined(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One array of all chunks."""
     if isinstance(values, pa.ChunkedArray):
         return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     return values
 
 
 def _concat(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    flat = [_combined(array).cast(kind) for array in arrays]
+    flat = [combined(array).cast(kind) for array in arrays]
     return pa.concat_arrays(flat) if flat else pa.array([], type=kind)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tablekeeper.errors import InvalidRequestError
+from tablekeeper.record.merge import combined
 from tablekeeper.record.sort_order import sorted_positions
 
 __all__ = ["SAMPLE_ROWS", "SpaceCurve", "fit_curve", "hilbert_positions", "z_positions"]
@@ -41,7 +42,7 @@ class SpaceCurve:
 
     def positions(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> _Words:
         """Each row's place on the curve."""
-        points = [_ranks(_combined(column), bounds) for column, bounds in zip(columns, self.bounds, strict=True)]
+        points = [_ranks(combined(column), bounds) for column, bounds in zip(columns, self.bounds, strict=True)]
         curve = hilbert_positions if self.is_hilbert else z_positions
         return curve(points, bits=self.bits)
 
@@ -51,7 +52,7 @@ def fit_curve(sample: Sequence[pa.Array | pa.ChunkedArray], *, is_hilbert: bool)
     if not 0 < len(sample) <= _MOST_COLUMNS:
         raise InvalidRequestError(f"a curve goes through 1 to {_MOST_COLUMNS} columns, not {len(sample)}")
     bits = min(_MOST_BITS, 64 // len(sample))
-    return SpaceCurve(tuple(_bounds(_combined(column), bits) for column in sample), bits, is_hilbert)
+    return SpaceCurve(tuple(_bounds(combined(column), bits) for column in sample), bits, is_hilbert)
 
 
 def z_positions(points: Sequence[_Words], *, bits: int) -> _Words:
@@ -121,9 +122,3 @@ def _spread_table(stride: int) -> _Words:
         if place < 64:
             table |= ((values >> np.uint64(bit)) & np.uint64(1)) << np.uint64(place)
     return table
-
-
-def _combined(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    return values
