@@ -1,4 +1,4 @@
-"""Laws of metadata records: encoding loses nothing, and logs may be merged before the base file is."""
+"""Laws of metadata records: encoding loses nothing, logs may be merged before the base file is, and into one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
+from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.metadata_log import (
+    MetadataFileGroup,
+    decode_metadata_log,
+    encode_metadata_base,
+    encode_metadata_log,
+)
 from tablekeeper.format.metadata_records import (
+    PARTITION_LIST_KEY,
     FileEntry,
     FileListRecord,
     MetadataRecord,
@@ -48,6 +56,33 @@ def test_logs_may_be_merged_before_the_base_file_is(files: dict[str, tuple[int, 
     assert isinstance(logs_first, FileListRecord)
     assert isinstance(in_order, FileListRecord)
     assert logs_first.live == in_order.live == {name: 1 for name, (_, end) in files.items() if end > 2}
+
+
+logs = st.lists(st.tuples(st.dictionaries(st.sampled_from("pq"), file_lists, min_size=1), partition_lists), max_size=6)
+
+
+@given(logs, st.integers(0, 6))
+def test_a_compaction_after_any_log_changes_nothing_for_readers(
+    written: list[tuple[dict[str, FileListRecord], PartitionListRecord]], compacted: int
+) -> None:
+    blocks = []
+    for number, (lists, partitions) in enumerate(written):
+        records: list[MetadataRecord] = [
+            partitions,
+            *(FileListRecord(name, each.files) for name, each in lists.items()),
+        ]
+        data = encode_metadata_log(records, instant=f"2024010200000000{number}")
+        blocks += decode_metadata_log(data, file="log")
+    entries = list(MetadataFileGroup(None, blocks[:compacted]).compacted())
+    base = HFileReader(encode_metadata_base(entries), file="base")
+    after = MetadataFileGroup(base, blocks[compacted:], base_file="base")
+    assert live(after) == live(MetadataFileGroup(None, blocks))
+
+
+def live(group: MetadataFileGroup) -> dict[str, object]:
+    """What readers take from the records."""
+    found = {r.key: r.live for r in group.records() if isinstance(r, PartitionListRecord | FileListRecord)}
+    return {key: each for key, each in found.items() if each or key == PARTITION_LIST_KEY}
 
 
 @given(st.one_of(file_lists, partition_lists), st.data())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.keys import AUTOMATIC_ARCHIVE
+from tablekeeper.config.metadata_settings import METADATA_COMPACT_AFTER, METADATA_OPTIONS
 from tablekeeper.config.service_options import COMPACTION_KEYS, SERVICE_OPTIONS
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
@@ -30,7 +31,6 @@ _MANIFESTS = "hoodie.timeline.manifest.retained.versions"
 _KEEP_PLANS = "tablekeeper.archive.keep.last.plans"
 _RUN_INSTANTS = "tablekeeper.archive.max.instants"
 
-_METADATA_COMPACT_AFTER = "hoodie.metadata.compact.max.delta.commits"
 _COUNTING_TRIGGERS = ("NUM_COMMITS", "NUM_AND_TIME")
 
 ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
@@ -54,12 +54,11 @@ ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         bool,
         "Keep the last plan of each table service, from which the next is planned, up to twice the most commits.",
     ),
-    (_METADATA_COMPACT_AFTER, "10", int, "Delta commits of the metadata table after which Java compacts it."),
     (_RUN_INSTANTS, "500", int, "Most instants that are archived under one hold of the table lock."),
 )
 """Known options as (name, default, type, meaning)."""
 
-_DEFAULTS = {name: default for name, default, _, _ in (*ARCHIVE_OPTIONS, *SERVICE_OPTIONS)}
+_DEFAULTS = {name: default for name, default, _, _ in (*ARCHIVE_OPTIONS, *METADATA_OPTIONS, *SERVICE_OPTIONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ class ArchiveSettings:
             max_instants=_whole(options, _RUN_INSTANTS),
             clean=CleanSettings.from_options(options),
             compact_after=_whole(options, COMPACTION_KEYS.delta_commits) if counts else None,
-            metadata_compact_after=_whole(options, _METADATA_COMPACT_AFTER),
+            metadata_compact_after=_whole(options, METADATA_COMPACT_AFTER),
         )
 
     def for_metadata_table(self) -> ArchiveSettings:

@@ -16,6 +16,7 @@ from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
 from tablekeeper.config.lifecycle_settings import LIFECYCLE_OPTIONS
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
+from tablekeeper.config.metadata_settings import METADATA_OPTIONS
 from tablekeeper.config.service_options import SERVICE_OPTIONS
 from tablekeeper.errors import InvalidRequestError
 
@@ -136,6 +137,7 @@ OPTIONS: Mapping[str, OptionKey] = _register(
     CLEAN_OPTIONS,
     SERVICE_OPTIONS,
     LIFECYCLE_OPTIONS,
+    METADATA_OPTIONS,
 )
 """All known options by name."""
 

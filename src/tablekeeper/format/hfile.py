@@ -355,10 +355,11 @@ def encode_hfile(
     compress: bool = True,
     block_size: int = _BYTES_PER_CHECKSUM,
     created_ms: int = 0,
+    more_info: Mapping[bytes, bytes] | None = None,
 ) -> bytes:
     """An HFile of `entries`, which must be sorted by key without duplicates.
 
-    `schema_json` is the Avro schema of the values; readers take it from the file info.
+    `schema_json` is the Avro schema of the values; readers take it from the file info, to which `more_info` is added.
     """
     keys = [key for key, _ in entries]
     if any(before >= after for before, after in itertools.pairwise(keys)):
@@ -374,7 +375,7 @@ def encode_hfile(
     out += _encode_block(_ROOT_INDEX_MAGIC, root, compress=compress)
     out += _encode_block(_ROOT_INDEX_MAGIC, b"", compress=compress)
     info_offset = len(out)
-    info = _encode_file_info(entries, schema_json=schema_json, created_ms=created_ms)
+    info = _encode_file_info(entries, schema_json=schema_json, created_ms=created_ms, more=more_info or {})
     out += _encode_block(_FILE_INFO_MAGIC, info, compress=compress)
     trailer: dict[int, int | bytes] = {
         1: info_offset,
@@ -429,7 +430,9 @@ def _encode_root_entry(entry: _IndexEntry) -> bytes:
     return head + _encode_vint(len(entry.key) + 2) + struct.pack(">h", len(entry.key)) + entry.key
 
 
-def _encode_file_info(entries: Sequence[tuple[bytes, bytes]], *, schema_json: str, created_ms: int) -> bytes:
+def _encode_file_info(
+    entries: Sequence[tuple[bytes, bytes]], *, schema_json: str, created_ms: int, more: Mapping[bytes, bytes]
+) -> bytes:
     count = max(1, len(entries))
     last_key = entries[-1][0] if entries else b""
     info = {
@@ -440,6 +443,7 @@ def _encode_file_info(entries: Sequence[tuple[bytes, bytes]], *, schema_json: st
         b"hfile.AVG_KEY_LEN": struct.pack(">i", sum(len(key) for key, _ in entries) // count),
         b"hfile.AVG_VALUE_LEN": struct.pack(">i", sum(len(value) for _, value in entries) // count),
         b"hfile.CREATE_TIME_TS": struct.pack(">q", created_ms),
+        **more,
     }
     message = b"".join(_encode_field(1, _encode_field(1, key) + _encode_field(2, value)) for key, value in info.items())
     return _PROTOBUF_MAGIC + _encode_varint(len(message)) + message

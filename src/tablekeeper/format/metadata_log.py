@@ -26,9 +26,13 @@ from tablekeeper.format.log_blocks import (
 )
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.format.metadata_records import (
+    ColumnStatsRecord,
+    FileListRecord,
     MetadataRecord,
+    PartitionListRecord,
     decode_metadata_record,
     encode_metadata_record,
+    has_metadata_layout,
     merge_metadata_records,
     metadata_schema_json,
 )
@@ -39,11 +43,15 @@ __all__ = [
     "MetadataFileGroup",
     "decode_metadata_base_name",
     "decode_metadata_log",
+    "encode_metadata_base",
+    "encode_metadata_base_name",
     "encode_metadata_log",
 ]
 
 _BASE_NAME = re.compile(r"([^_./]+)_([^_./]+)_(\d+)\.hfile", re.ASCII)
 _SCHEMA_INFO = b"schema"
+_MIN_KEY_INFO = b"minRecordKey"
+_MAX_KEY_INFO = b"maxRecordKey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +120,44 @@ class MetadataFileGroup:
             if record is not None:
                 yield record
 
+    def compacted(self) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of a base file that takes the place of all of this, by key.
+
+        What no log touches is copied as it is stored. Deletions go: there is nothing below the new base file that they
+        could hide, and what is written on top of it merges with nothing as it would with them.
+        """
+        entries: dict[bytes, bytes] = {}
+        touched = {key.encode() for block in self._blocks for key in (*block.keys(), *block.deleted)}
+        if self._base is not None:
+            copies = has_metadata_layout(self._base_schema)
+            for key, value in self._base.items():
+                if not copies:
+                    touched.add(key)
+                elif key not in touched:
+                    entries[key] = value
+        for key in touched:
+            record = self.find(_text(key, file=self._base_file))
+            live = None if record is None else _without_deletions(record)
+            if live is not None:
+                entries[key] = encode_metadata_record(live)
+        return iter(sorted(entries.items()))
+
 
 def decode_metadata_base_name(name: str) -> MetadataBaseName | None:
     """The parts of `<file id>_<write token>_<instant>.hfile`, or None for any other name."""
     match = _BASE_NAME.fullmatch(name)
     return MetadataBaseName(*match.groups()) if match else None
+
+
+def encode_metadata_base(entries: Sequence[tuple[bytes, bytes]], *, created_ms: int = 0) -> bytes:
+    """A base file of `entries`, as `MetadataFileGroup.compacted` gives them."""
+    info = {_MIN_KEY_INFO: entries[0][0], _MAX_KEY_INFO: entries[-1][0]} if entries else {}
+    return encode_hfile(entries, schema_json=metadata_schema_json(), created_ms=created_ms, more_info=info)
+
+
+def encode_metadata_base_name(name: MetadataBaseName) -> str:
+    """`<file id>_<write token>_<instant>.hfile`."""
+    return f"{name.file_id}_{name.write_token}_{name.instant}.hfile"
 
 
 def encode_metadata_log(records: Iterable[MetadataRecord], *, instant: str, created_ms: int = 0) -> bytes:
@@ -163,6 +204,19 @@ def _effective(blocks: Sequence[MetadataBlock]) -> list[MetadataBlock]:
         by_instant.setdefault(block.instant, []).append(block)
     merged = {instant: group[0].merges for instant, group in by_instant.items()}
     return [block for instant in effective_instants(merged) for block in by_instant[instant]]
+
+
+def _without_deletions(record: MetadataRecord) -> MetadataRecord | None:
+    """What is left of a merged record where nothing lies below it; None if that is nothing."""
+    match record:
+        case PartitionListRecord():
+            # Java looks for this record even in a table without partitions.
+            return PartitionListRecord({path: there for path, there in record.partitions.items() if there})
+        case FileListRecord():
+            files = {name: entry for name, entry in record.files.items() if not entry.is_deleted}
+            return FileListRecord(record.partition, files) if files else None
+        case ColumnStatsRecord():
+            return None if record.is_deleted else record
 
 
 def _schema_of(base: HFileReader, file: str) -> str:

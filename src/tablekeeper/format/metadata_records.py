@@ -58,6 +58,7 @@ __all__ = [
     "column_stats_record",
     "decode_metadata_record",
     "encode_metadata_record",
+    "has_metadata_layout",
     "merge_metadata_records",
     "metadata_file_group_index",
     "metadata_partition_name",
@@ -231,6 +232,12 @@ def metadata_schema_json() -> str:
     return json.dumps(schema | {"fields": meta + schema["fields"]}, separators=(",", ":"))
 
 
+@functools.lru_cache(maxsize=16)
+def has_metadata_layout(schema_json: str) -> bool:
+    """True if records in this schema are laid out as those in `metadata_schema_json`."""
+    return bool(_layout(json.loads(schema_json)) == _layout(json.loads(metadata_schema_json())))
+
+
 def metadata_partition_name(partition: str) -> str:
     """How the metadata table names a partition path: `.` stands for the empty one."""
     return partition or _NON_PARTITIONED
@@ -304,7 +311,7 @@ def encode_metadata_record(record: MetadataRecord) -> bytes:
 def decode_metadata_record(key: str, value: bytes, *, schema_json: str, file: str) -> MetadataRecord:
     """The record stored as `value` under `key`, written with the schema `schema_json`."""
     try:
-        raw = decode_raw_record(value) if _is_known(schema_json) else None
+        raw = decode_raw_record(value) if has_metadata_layout(schema_json) else None
         raw = raw or _decode_any(value, schema_json)
         return _record_of(key, raw, file=file)
     except UnsupportedFeatureError:
@@ -452,12 +459,6 @@ def _hash64(text: str) -> str:
 def _hash_powers(length: int) -> tuple[int, ...]:
     """What each character of a text of this length counts in Java's string hash."""
     return tuple(pow(31, length - 1 - position, 1 << 32) for position in range(length))
-
-
-@functools.lru_cache(maxsize=16)
-def _is_known(schema_json: str) -> bool:
-    """True if records in this schema are laid out as those in `metadata_schema_json`."""
-    return bool(_layout(json.loads(schema_json)) == _layout(json.loads(metadata_schema_json())))
 
 
 def _layout(schema: Any) -> Any:

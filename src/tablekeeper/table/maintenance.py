@@ -10,13 +10,22 @@ from typing import Any
 from tablekeeper.config.archive_settings import ArchiveSettings
 from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
+from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.options import Options
-from tablekeeper.errors import ConflictError, FencedError, InvalidRequestError, PlanCancelledError, PlanHeldError
+from tablekeeper.errors import (
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    PlanCancelledError,
+    PlanHeldError,
+    TablekeeperError,
+)
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
 from tablekeeper.services.explain import Explanation, explain_plan
 from tablekeeper.services.lifecycle import execute_plan, find_plan
+from tablekeeper.services.metadata_upkeep import keep_metadata_table
 from tablekeeper.services.pending import PlanListing, load_plan_listing
 from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
@@ -154,18 +163,26 @@ class Maintenance(TableHandle):
         """Delete files that no reader inside the kept window needs; None if there are none.
 
         Writes and plans that died are cleaned up first. Without arguments the options decide: the last 10 commits.
+        The metadata table is compacted, and its old files deleted, where that is due.
         """
         environment = self._load_environment()
         settings = self._clean_settings(keep_commits, keep_hours, keep_file_versions, options)
         removed = remove_failed_plans(environment, LifecycleSettings.from_options(self._merged(options).given))
         result = execute_clean(environment, settings, engine=self._engine)
-        if result is not None and removed:
-            result = replace(result, rolled_back=(*result.rolled_back, *removed))
-        return result
+        notes = self._keep_metadata_table(options)
+        if result is None:
+            return None
+        return replace(result, rolled_back=(*result.rolled_back, *removed), notes=(*result.notes, *notes))
 
     def archive(self, *, options: Mapping[str, object] | None = None) -> ArchiveResult:
-        """Move old instants from the active timeline into the archived one."""
-        return execute_archive(self._load_environment(), ArchiveSettings.from_options(self._merged(options).given))
+        """Move old instants from the active timeline into the archived one.
+
+        The metadata table is compacted before, where that is due: what it has not compacted cannot be archived.
+        """
+        settings = ArchiveSettings.from_options(self._merged(options).given)
+        notes = self._keep_metadata_table(options)
+        result = execute_archive(self._load_environment(), settings)
+        return replace(result, notes=(*result.notes, *notes))
 
     def cancel(self, plan: object, *, reason: str = "asked for", wait: str | float = "10s") -> CancelResult:
         """Call a plan off. The request is durable: an executor that is at work notices it within seconds.
@@ -263,6 +280,19 @@ class Maintenance(TableHandle):
                     raise
                 _LOG.info("%s was not carried out: %s", instant, error)
         return done
+
+    def _keep_metadata_table(self, options: Mapping[str, object] | None) -> tuple[str, ...]:
+        """Look after the metadata table, and tell of it. A failure here is a note: the service itself is not at fault.
+
+        Nothing is hidden by that. What was begun is taken up by the next upkeep, and the doctor sees what is left.
+        """
+        settings = MetadataSettings.from_options(self._merged(options).given)
+        try:
+            done = keep_metadata_table(self._load_environment(), settings)
+        except TablekeeperError as error:
+            _LOG.warning("the upkeep of the metadata table failed: %s", error)
+            return (f"the upkeep of the metadata table failed and will be tried again: {error}",)
+        return (str(done),) if done.instant is not None or done.is_held_up else ()
 
     def _schedule(
         self,

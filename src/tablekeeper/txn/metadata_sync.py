@@ -340,12 +340,14 @@ def _not_before(timeline: Timeline, wanted: CompletionTime, config: TableConfig)
 
 
 def _is_compacted(files: Sequence[FileInfo], timeline: Timeline, target: RequestedTime) -> bool:
-    """True if a base file of the metadata table holds what the delta commit `target` wrote."""
+    """True if a base file of the metadata table holds what the delta commit `target` wrote, or is going to."""
     completed_at = timeline.completion_of(target)
     if completed_at is None:
         return timeline.is_archived(target)
     slices = plan_metadata_slices(files, metadata_timeline=timeline, data_timeline=Timeline())
     bases = [each.base_instant for each in slices if each.base_instant is not None]
+    # The plan of a compaction that waits names the log files that it merges: whoever carries it out looks for them.
+    bases += [each.requested_at for each in timeline.pending if each.action is Action.COMPACTION]
     return any(base > RequestedTime(completed_at.value) for base in bases)
 
 

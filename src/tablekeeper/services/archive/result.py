@@ -20,7 +20,7 @@ class ArchiveResult:
     `files` were written to the archived timeline, merged ones included; `bytes_written` is their size. `active` is how
     many completed commits stay on the active timeline, and `reason` says why not more was archived; `bounds` are all
     instants at which archiving has to stop, the first one first. `metadata_instants` left the timeline of the metadata
-    table.
+    table. `notes` tell what became of the metadata table's own upkeep.
     """
 
     instants: tuple[Instant, ...] = ()
@@ -30,6 +30,7 @@ class ArchiveResult:
     reason: str = ""
     bounds: tuple[Bound, ...] = ()
     metadata_instants: tuple[Instant, ...] = ()
+    notes: tuple[str, ...] = ()
     seconds: float = 0.0
     lock_held_s: float = 0.0
     dry_run: bool = False
@@ -43,6 +44,7 @@ class ArchiveResult:
             "reason": self.reason,
             "bounds": [{"instant": bound.at.value, "reason": bound.reason} for bound in self.bounds],
             "metadata_instants": [_row(instant) for instant in self.metadata_instants],
+            "notes": list(self.notes),
             "seconds": round(self.seconds, 3),
             "lock_held_s": round(self.lock_held_s, 3),
             "dry_run": self.dry_run,
@@ -58,6 +60,7 @@ class ArchiveResult:
             lines.append(f"  {len(self.metadata_instants)} instants of the metadata table {done}")
         if self.files:
             lines.append(f"  {len(self.files)} files written, {self.bytes_written:,} bytes, {self.seconds:.2f} s")
+        lines += [f"  {note}" for note in self.notes]
         if self.dry_run:
             lines += [f"  stops at {bound.at}: {bound.reason}" for bound in self.bounds]
         return "\n".join(lines)

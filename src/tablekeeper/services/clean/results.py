@@ -15,7 +15,8 @@ class CleanResult:
     """A clean that completed.
 
     `bytes` is None for a plan of Java's, which does not say. `finished_before` are cleans that others had left
-    unfinished and that were carried out first; `rolled_back` are writes that had died.
+    unfinished and that were carried out first; `rolled_back` are writes that had died. `notes` tell what became of the
+    metadata table's own upkeep.
     """
 
     instant: RequestedTime
@@ -28,6 +29,7 @@ class CleanResult:
     was_resumed: bool = False
     finished_before: tuple[RequestedTime, ...] = ()
     rolled_back: tuple[RequestedTime, ...] = ()
+    notes: tuple[str, ...] = ()
     seconds: float = 0.0
     lock_held_s: float = 0.0
 
@@ -43,6 +45,7 @@ class CleanResult:
             "was_resumed": self.was_resumed,
             "finished_before": [each.value for each in self.finished_before],
             "rolled_back": [each.value for each in self.rolled_back],
+            "notes": list(self.notes),
             "seconds": round(self.seconds, 3),
             "lock_held_s": round(self.lock_held_s, 3),
         }
@@ -57,4 +60,5 @@ class CleanResult:
         for name, instants in (("finished before", self.finished_before), ("rolled back", self.rolled_back)):
             if instants:
                 lines.append(f"  {name}: {', '.join(each.value for each in instants)}")
+        lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)

@@ -15,8 +15,9 @@ from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import Action
 from tablekeeper.services.clean.plan import plan_retained
-from tablekeeper.services.doctor.report import Finding, Severity
+from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
+from tablekeeper.services.metadata_upkeep import uncompacted_commits
 from tablekeeper.storage import FileInfo
 from tablekeeper.timeline.metadata_layout import METADATA_DIRECTORY, load_metadata_timeline
 
@@ -61,14 +62,13 @@ def check_old_versions(view: TableView) -> Iterator[Finding]:
 
 
 def check_metadata_growth(view: TableView) -> Iterator[Finding]:
-    """Delta commits of the metadata table that are not compacted: only Java does that."""
+    """Delta commits of the metadata table that nobody has compacted."""
     environment = view.environment
     if not environment.config.has_metadata_table or environment.config.version < 8:
         return
-    completed = load_metadata_timeline(environment.storage, environment.config).completed
-    compactions = [i.requested_at for i in completed if i.action in (Action.COMMIT, Action.REPLACE_COMMIT)]
-    deltas = [i for i in completed if i.action is Action.DELTA_COMMIT]
-    later = [i for i in deltas if not compactions or i.requested_at > compactions[-1]]
+    timeline = load_metadata_timeline(environment.storage, environment.config)
+    compactions = [i.requested_at for i in timeline.completed if i.action in (Action.COMMIT, Action.REPLACE_COMMIT)]
+    later = uncompacted_commits(timeline)
     if len(later) <= _MANY_METADATA_COMMITS:
         return
     files = list(environment.storage.walk(METADATA_DIRECTORY))
@@ -79,8 +79,10 @@ def check_metadata_growth(view: TableView) -> Iterator[Finding]:
         METADATA_DIRECTORY,
         f"It has {len(later):,} delta commits {since}: {len(files):,} files, {sum(f.size for f in files):,} bytes. "
         "Reading it gets slower with each write, and nothing that it has not compacted can be archived.",
-        "Any write of Java's compacts it. Or do without it: the next write with the option "
-        f"{METADATA_ENABLE}=false switches it off, and Java builds it anew when it needs it.",
+        "`tablekeeper doctor PATH --fix` compacts it, as every clean and archive does unless something keeps them from "
+        f"it, and any write of Java's. Or do without it: the next write with the option {METADATA_ENABLE}=false "
+        "switches it off, and Java builds it anew when it needs it.",
+        repair=Repair(RepairKind.COMPACT_METADATA_TABLE, METADATA_DIRECTORY),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.cancel import pending_plans, remove_failed_plan
@@ -15,6 +16,7 @@ from tablekeeper.services.clean import finish_cleans
 from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
+from tablekeeper.services.metadata_upkeep import keep_metadata_table
 from tablekeeper.services.rollback import execute_rollback
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
@@ -168,6 +170,12 @@ def _delete_leftovers(environment: TableEnvironment, repair: Repair, _: DoctorSe
     environment.storage.delete_many(repair.paths)
 
 
+def _compact_metadata_table(environment: TableEnvironment, _: Repair, __: DoctorSettings) -> None:
+    done = keep_metadata_table(environment, MetadataSettings(compact_after=1))
+    if done.is_held_up:
+        raise TablekeeperError(str(done))
+
+
 def _switch_off_metadata_table(environment: TableEnvironment, _: Repair, settings: DoctorSettings) -> None:
     with environment.locked() as lease:
         if list(check_metadata_table(load_view(environment, settings))):
@@ -196,5 +204,6 @@ _REPAIRS: dict[RepairKind, Callable[[TableEnvironment, Repair, DoctorSettings], 
     RepairKind.DELETE_HEARTBEAT: _delete_heartbeat,
     RepairKind.DELETE_CANCEL_REQUEST: _delete_cancel_request,
     RepairKind.DELETE_LEFTOVERS: _delete_leftovers,
+    RepairKind.COMPACT_METADATA_TABLE: _compact_metadata_table,
     RepairKind.SWITCH_OFF_METADATA_TABLE: _switch_off_metadata_table,
 }

@@ -43,6 +43,7 @@ class RepairKind(enum.Enum):
     DELETE_HEARTBEAT = "delete the heartbeat"
     DELETE_CANCEL_REQUEST = "delete the request to call off"
     DELETE_LEFTOVERS = "delete the leftovers"
+    COMPACT_METADATA_TABLE = "compact the metadata table"
     SWITCH_OFF_METADATA_TABLE = "switch the metadata table off"
 
 

@@ -1,0 +1,389 @@
+"""Compacting the metadata table and deleting its old files.
+
+    lock    remove what an attempt of ours left, look at the timelines and the files
+    no lock read the slices, merge them, encode the new base files in memory
+    lock    look again: everything that was merged still stands?
+            requested (the plan) → inflight → base files → completed → old files
+
+Writers are kept out for the two looks and for putting the base files, never for the merge. Delta commits that complete
+between the two looks lie on top of the new base files. If something that was merged does not stand any more (it was
+rolled back, or somebody else has compacted, dropped or rebuilt the metadata table), everything begins from the start.
+
+Base files come after the plan and go before it: none lies there without an instant that says that it does not count,
+for one without would count as committed once the timeline has moved on. A process that dies in between leaves a pending
+compaction that readers pass over, Java's too. The next upkeep of ours knows it by its plan, and removes it; Java's next
+write carries it out instead. A pending compaction of Java's own is left alone.
+
+Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
+deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.
+
+An index that is not maintained here (see `txn/metadata_indexes.py`) keeps the upkeep away, until a write of ours has
+dropped the index.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tablekeeper.config.metadata_settings import MetadataSettings
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.errors import CorruptTableError, FencedError, NotFoundError
+from tablekeeper.format.avro_container import schema_json
+from tablekeeper.format.commit_metadata import encode_commit_metadata
+from tablekeeper.format.metadata_log import (
+    MetadataBaseName,
+    decode_metadata_base_name,
+    encode_metadata_base,
+    encode_metadata_base_name,
+)
+from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.model import (
+    SCHEMA_KEY,
+    Action,
+    CommitMetadata,
+    CompletionTime,
+    FileGroupId,
+    Instant,
+    Operation,
+    RequestedTime,
+    State,
+    WriteStat,
+    join_path,
+)
+from tablekeeper.services.metadata_upkeep.plan import (
+    Merge,
+    MetadataState,
+    choose_time,
+    plan_merge,
+    plan_old_files,
+    uncompacted_commits,
+)
+from tablekeeper.services.metadata_upkeep.result import MetadataUpkeep
+from tablekeeper.storage import FileInfo
+from tablekeeper.timeline import (
+    Timeline,
+    complete_instant,
+    create_requested,
+    instant_path,
+    load_content,
+    load_timeline,
+    parse_time,
+    remove_instant_files,
+    start_inflight,
+)
+from tablekeeper.timeline.history import archived_completions
+from tablekeeper.timeline.metadata_layout import (
+    METADATA_DIRECTORY,
+    MetadataSlice,
+    load_metadata_file_group,
+    load_metadata_timeline,
+    metadata_config,
+)
+from tablekeeper.txn.environment import TableEnvironment, time_after
+from tablekeeper.txn.locks import Lease
+from tablekeeper.txn.metadata_indexes import load_metadata_indexes
+from tablekeeper.txn.properties_file import load_table_config
+
+__all__ = ["keep_metadata_table"]
+
+_LOG = logging.getLogger(__name__)
+_OLDEST_VERSION = 8
+_ROUNDS = 3
+_PATIENCE_MS = 1_000
+_ONLY_WRITER = "0-0-0"
+_OURS = "tablekeeper.metadata.upkeep"
+"""Key of the extra metadata by which a plan of ours is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldUp:
+    """Why the metadata table is not compacted now, although it seemed due; or, if not `is_due`, is not any more."""
+
+    reason: str
+    is_due: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the first look under the lock gave."""
+
+    merge: Merge | _HeldUp
+    removed: tuple[RequestedTime, ...]
+    lock_held_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _NewBase:
+    """A base file to be: its file group, what it takes the place of, and its content."""
+
+    group: FileGroupId
+    before: MetadataSlice
+    entries: int
+    data: bytes
+
+
+def keep_metadata_table(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep:
+    """Compact the metadata table if that is due, and delete its old files. One listing if it is not.
+
+    Raises what keeps it from being done; whatever was begun by then is taken up by the next upkeep, or by Java.
+    """
+    config = environment.config
+    if not settings.is_enabled:
+        return MetadataUpkeep(reason="that is left to Java, by the options")
+    if not config.has_metadata_table or config.version < _OLDEST_VERSION:
+        return MetadataUpkeep(reason="there is no metadata table that is kept in step here")
+    timeline = load_metadata_timeline(environment.storage, config)
+    commits = uncompacted_commits(timeline)
+    if len(commits) < settings.compact_after:
+        reason = f"{len(commits)} delta commits since its last compaction, {settings.compact_after} make one due"
+        return MetadataUpkeep(delta_commits=len(commits), reason=reason)
+    result = _compact(environment, settings)
+    level = logging.WARNING if result.is_held_up else logging.INFO
+    _LOG.log(level, "%s: %s", config.name, result)
+    return result
+
+
+def _compact(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep:
+    removed: tuple[RequestedTime, ...] = ()
+    held_s = 0.0
+    for _ in range(_ROUNDS):
+        seen = _look(environment, settings)
+        removed, held_s = removed + seen.removed, held_s + seen.lock_held_s
+        if isinstance(seen.merge, _HeldUp):
+            why = seen.merge
+            return MetadataUpkeep(
+                removed_attempts=removed, reason=why.reason, is_held_up=why.is_due, lock_held_s=held_s
+            )
+        try:
+            bases = [_merge(environment, partition, each) for partition, each in seen.merge.slices]
+        except NotFoundError as error:
+            # Somebody else has compacted and cleaned meanwhile.
+            _LOG.info("the metadata table changes: %s", error)
+            continue
+        _wait_for_clock(environment, seen.merge)
+        with environment.locked() as lease:
+            done = _publish(environment, lease, seen.merge, bases)
+        held_s += lease.held_s
+        if done is not None:
+            return replace(done, removed_attempts=removed, lock_held_s=held_s)
+    reason = "others changed it each time that it was about to be compacted"
+    return MetadataUpkeep(removed_attempts=removed, reason=reason, is_held_up=True, lock_held_s=held_s)
+
+
+def _look(environment: TableEnvironment, settings: MetadataSettings) -> _Seen:
+    """What there is to merge, under the lock: without it a commit may be between its two completions."""
+    removed: tuple[RequestedTime, ...] = ()
+    with environment.locked() as lease:
+        config = load_table_config(environment.storage)
+        if config.has_metadata_table:
+            removed = _remove_attempts(environment, lease, config)
+        state = _load_state(environment, config)
+        merge = state if isinstance(state, _HeldUp) else _plan(state, least=settings.compact_after)
+    return _Seen(merge, removed, lease.held_s)
+
+
+def _plan(state: MetadataState, *, least: int) -> Merge | _HeldUp:
+    if len(uncompacted_commits(state.timeline)) < least:
+        return _HeldUp("another process has compacted it meanwhile", is_due=False)
+    merge = plan_merge(state)
+    if merge is None or len(merge.commits) < least:
+        return _HeldUp("an action of the table that is in it already is unfinished, and has to be rolled back first")
+    return merge
+
+
+def _load_state(environment: TableEnvironment, config: TableConfig) -> MetadataState | _HeldUp:
+    """The metadata table as it is, or why it is not to be touched. Under the lock."""
+    storage = environment.storage
+    if not config.has_metadata_table:
+        return _HeldUp("it was switched off")
+    if config.metadata_partitions_inflight:
+        return _HeldUp(f"the index {config.metadata_partitions_inflight[0]} is being built")
+    indexes = load_metadata_indexes(storage, config)
+    if indexes.dropped:
+        return _HeldUp(f"the index {indexes.dropped[0]} is not maintained here; the next write drops it")
+    timeline = load_metadata_timeline(storage, config)
+    pending = [i for i in timeline.pending if i.action is not Action.DELTA_COMMIT]
+    if pending:
+        return _HeldUp(f"{pending[0]} is unfinished on its timeline; Java's next write finishes it")
+    directories = [join_path(METADATA_DIRECTORY, partition) for partition in indexes.updated]
+    listings = environment.runtime.threads.map(storage.list_files, directories)
+    return MetadataState(
+        data_timeline=load_timeline(storage, config),
+        timeline=timeline,
+        listings=dict(zip(indexes.updated, listings, strict=True)),
+        zone=config.time_zone,
+        archived_completion=archived_completions(storage, metadata_config(config)),
+    )
+
+
+def _merge(environment: TableEnvironment, partition: str, slice_: MetadataSlice) -> _NewBase:
+    group = load_metadata_file_group(environment.storage, slice_, runtime=environment.runtime)
+    try:
+        entries = list(group.compacted())
+    except ValueError as error:
+        path = join_path(METADATA_DIRECTORY, partition)
+        raise CorruptTableError(file=path, reason=f"file group {slice_.file_id} does not merge ({error})") from error
+    data = encode_metadata_base(entries, created_ms=environment.runtime.clock.now_ms())
+    return _NewBase(FileGroupId(partition, slice_.file_id), slice_, len(entries), data)
+
+
+def _wait_for_clock(environment: TableEnvironment, merge: Merge) -> None:
+    """The compaction takes place after the last delta commit and before now."""
+    clock = environment.runtime.clock
+    ahead_ms = parse_time(merge.newest.value, zone=environment.config.time_zone) + 2 - clock.now_ms()
+    if 0 <= ahead_ms <= _PATIENCE_MS:
+        clock.sleep((ahead_ms + 1) / 1000)
+
+
+def _publish(
+    environment: TableEnvironment, lease: Lease, merge: Merge, bases: Sequence[_NewBase]
+) -> MetadataUpkeep | None:
+    """Complete the compaction, and delete what is old now. None if what was merged does not stand any more."""
+    config = load_table_config(environment.storage)
+    state = _load_state(environment, config)
+    if isinstance(state, _HeldUp) or plan_merge(state, among=merge.commits) != merge:
+        return None
+    at = choose_time(merge, state, now_ms=environment.runtime.clock.now_ms())
+    if at is None:
+        return None
+    lease.check()
+    own = metadata_config(config)
+    storage = environment.storage
+    plan = encode_compaction_plan(_plan_of(merge))
+    requested = create_requested(storage, own, requested_at=at, action=Action.COMPACTION, content=plan)
+    inflight = start_inflight(storage, own, requested)
+    lease.check()
+    stats = environment.runtime.threads.map(lambda base: _put(environment, base, at), bases)
+    extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
+    metadata = CommitMetadata(Operation.COMPACT, tuple(stats), extra, compacted=True)
+    lease.check()
+    completed_at = CompletionTime(time_after(environment, state.timeline.newest_time))
+    completed = complete_instant(
+        storage, own, inflight, completed_at=completed_at, content=encode_commit_metadata(metadata)
+    )
+    deleted = _delete_old(environment, lease, _with_compaction(state, completed, stats))
+    return MetadataUpkeep(
+        instant=at,
+        delta_commits=len(merge.commits),
+        files_written=len(stats),
+        bytes_written=sum(stat.size for stat in stats),
+        files_deleted=deleted,
+    )
+
+
+def _put(environment: TableEnvironment, base: _NewBase, at: RequestedTime) -> WriteStat:
+    name = encode_metadata_base_name(MetadataBaseName(base.group.file_id, _ONLY_WRITER, at.value))
+    path = join_path(base.group.partition, name)
+    # Never over a file that is there: a process that lost the lock in its sleep must not change what counts by now.
+    if not environment.storage.put_if_absent(join_path(METADATA_DIRECTORY, path), base.data):
+        raise FencedError(f"{path} of the metadata table exists already: another process is compacting it; retry.")
+    before = base.before
+    return WriteStat(
+        group=base.group,
+        path=path,
+        size=len(base.data),
+        writes=base.entries,
+        updates=base.entries,
+        previous_commit=before.base_instant.value if before.base_instant is not None else "null",
+        previous_base_file=before.base.name if before.base is not None else None,
+    )
+
+
+def _delete_old(environment: TableEnvironment, lease: Lease, state: MetadataState) -> int:
+    """What is left undone here, the next compaction does."""
+    old = plan_old_files(state)
+    lease.check()
+    environment.storage.delete_many(old)
+    return len(old)
+
+
+def _with_compaction(state: MetadataState, completed: Instant, stats: Sequence[WriteStat]) -> MetadataState:
+    """The state with the compaction that was just completed."""
+    listings: dict[str, Sequence[FileInfo]] = dict(state.listings)
+    for stat in stats:
+        file = FileInfo(join_path(METADATA_DIRECTORY, stat.path), stat.size, 0)
+        listings[stat.group.partition] = [*listings[stat.group.partition], file]
+    return replace(state, timeline=Timeline.of([*state.timeline, completed]), listings=listings)
+
+
+def _plan_of(merge: Merge) -> CompactionPlan:
+    """The plan as Java writes it, so that Java can carry it out."""
+    return CompactionPlan(
+        operations=tuple(_operation(partition, each) for partition, each in merge.slices),
+        extra_metadata={_OURS: "true"},
+        preserve_metadata=True,
+    )
+
+
+def _operation(partition: str, slice_: MetadataSlice) -> CompactionOperation:
+    log_bytes = sum(log.size for log in slice_.logs)
+    read_mb = float((log_bytes + (slice_.base.size if slice_.base is not None else 0)) >> 20)
+    metrics = {
+        "TOTAL_LOG_FILES": float(len(slice_.logs)),
+        "TOTAL_LOG_FILES_SIZE": float(log_bytes),
+        "TOTAL_IO_READ_MB": read_mb,
+        "TOTAL_IO_WRITE_MB": read_mb,
+        "TOTAL_IO_MB": 2 * read_mb,
+    }
+    return CompactionOperation(
+        group=FileGroupId(partition, slice_.file_id),
+        base_instant=_base_instant(slice_),
+        base_file=slice_.base.name if slice_.base is not None else None,
+        log_files=tuple(log.name for log in slice_.logs),
+        metrics=metrics,
+    )
+
+
+def _base_instant(slice_: MetadataSlice) -> str:
+    if slice_.base_instant is not None:
+        return slice_.base_instant.value
+    # A slice without a base file begins with its first log.
+    return slice_.logs[0].name.rpartition(".log.")[0].rpartition("_")[2]
+
+
+def _remove_attempts(environment: TableEnvironment, lease: Lease, config: TableConfig) -> tuple[RequestedTime, ...]:
+    """Take compactions off the timeline that a process of ours began and did not finish. Under the lock.
+
+    Files go before the instant does, and of the instant the latest state first.
+    """
+    storage, own = environment.storage, metadata_config(config)
+    attempts = [
+        i.requested_at for i in load_metadata_timeline(storage, config).pending if _is_ours(environment, own, i)
+    ]
+    if not attempts:
+        return ()
+    files = _load_base_files(environment)
+    for attempt in attempts:
+        lease.check()
+        storage.delete_many(files.get(attempt, ()))
+        states = (Instant(attempt, Action.COMPACTION, state) for state in (State.INFLIGHT, State.REQUESTED))
+        remove_instant_files(storage, own, *states)
+    return tuple(attempts)
+
+
+def _is_ours(environment: TableEnvironment, own: TableConfig, pending: Instant) -> bool:
+    if pending.action is not Action.COMPACTION:
+        return False
+    requested = Instant(pending.requested_at, Action.COMPACTION, State.REQUESTED)
+    try:
+        content = load_content(environment.storage, own, requested)
+    except NotFoundError:
+        return False
+    plan = decode_compaction_plan(content, file=instant_path(own, requested))
+    return _OURS in plan.extra_metadata
+
+
+def _load_base_files(environment: TableEnvironment) -> Mapping[RequestedTime, list[str]]:
+    """Paths of all base files by instant, in all metadata partitions, whether in use or not."""
+    storage = environment.storage
+    names = [name for name in storage.list_directories(METADATA_DIRECTORY) if not name.startswith(".")]
+    directories = [join_path(METADATA_DIRECTORY, name) for name in names]
+    found: dict[RequestedTime, list[str]] = {}
+    for files in environment.runtime.threads.map(storage.list_files, directories):
+        for file in files:
+            base = decode_metadata_base_name(file.name)
+            if base is not None:
+                found.setdefault(RequestedTime(base.instant), []).append(file.path)
+    return found

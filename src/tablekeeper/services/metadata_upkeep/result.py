@@ -1,0 +1,50 @@
+"""What the upkeep of a metadata table did, as a value that prints well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tablekeeper.model import RequestedTime
+
+__all__ = ["MetadataUpkeep"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUpkeep:
+    """`instant` is the compaction that was completed, None if there was none; `reason` says why not.
+
+    `is_held_up`: a compaction was due and could not be, for the reason. `removed_attempts` are compactions that a
+    process of ours had left half done.
+    """
+
+    instant: RequestedTime | None = None
+    delta_commits: int = 0
+    files_written: int = 0
+    bytes_written: int = 0
+    files_deleted: int = 0
+    removed_attempts: tuple[RequestedTime, ...] = ()
+    reason: str = ""
+    is_held_up: bool = False
+    lock_held_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instant": self.instant.value if self.instant is not None else None,
+            "delta_commits": self.delta_commits,
+            "files_written": self.files_written,
+            "bytes_written": self.bytes_written,
+            "files_deleted": self.files_deleted,
+            "removed_attempts": [each.value for each in self.removed_attempts],
+            "reason": self.reason,
+            "is_held_up": self.is_held_up,
+            "lock_held_s": round(self.lock_held_s, 3),
+        }
+
+    def __str__(self) -> str:
+        if self.instant is None:
+            return f"the metadata table was not compacted: {self.reason}"
+        return (
+            f"the metadata table was compacted ({self.instant}): {self.delta_commits} delta commits merged into "
+            f"{self.files_written} base files, {self.files_deleted} old files deleted"
+        )
