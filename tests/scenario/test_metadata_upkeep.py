@@ -13,13 +13,15 @@ import tablekeeper as tk
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_properties import METADATA_INFLIGHT_KEY, METADATA_PARTITIONS_KEY
-from tablekeeper.errors import InvalidRequestError, StorageError
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, StorageError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.hfile import HFileReader
 from tablekeeper.format.plans import CompactionPlan, decode_compaction_plan, encode_compaction_plan
 from tablekeeper.model import Action, Operation, RequestedTime, State
+from tablekeeper.services.archive import ArchiveResult
 from tablekeeper.services.metadata_upkeep import MetadataUpkeep, execute, keep_metadata_table
 from tablekeeper.storage import Storage
+from tablekeeper.table import maintenance
 from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.metadata_layout import METADATA_DIRECTORY, metadata_config
 from tablekeeper.txn.properties_file import change_properties
@@ -132,6 +134,15 @@ def test_cleans_and_archives_look_after_the_metadata_table(make: Callable[..., W
     compactions = [i for i in metadata_timeline(world.storage).completed if i.action is Action.COMMIT]
     assert len(compactions) == 1
     world.refuse_stale_metadata_table()
+
+
+def test_an_explanation_of_the_archive_says_what_becomes_of_the_metadata_table(make: Callable[..., World]) -> None:
+    world = written(make, count=9)
+    assert world.table.explain_archive().notes == ("the metadata table would be compacted first",)
+    assert metadata_timeline(world.storage).find(RequestedTime("00000000000000000")) is not None
+    keep(world)
+    (note,) = world.table.explain_archive().notes
+    assert note.startswith("the metadata table was not compacted: 0 delta commits")
 
 
 def test_options_leave_it_to_java(make: Callable[..., World]) -> None:
@@ -319,7 +330,7 @@ def test_an_unfinished_action_that_is_in_the_metadata_table_already_holds_it_up(
     assert "is unfinished, and has to be rolled back first" in done.reason
 
 
-def test_statistics_that_do_not_merge_are_reported_as_damage_and_do_not_fail_the_clean(
+def test_records_that_do_not_merge_are_reported_as_damage_and_do_not_fail_the_service(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = written(make, count=12)
@@ -328,10 +339,11 @@ def test_statistics_that_do_not_merge_are_reported_as_damage_and_do_not_fail_the
         raise ValueError("metadata records of keys a and b do not merge")
 
     monkeypatch.setattr("tablekeeper.format.metadata_log.merge_metadata_records", fail)
-    table = world.table
-    with caplog.at_level(logging.WARNING):
-        notes = table._keep_metadata_table(None)
-    assert "does not merge" in notes[0]
+    with caplog.at_level(logging.WARNING), pytest.raises(CorruptTableError, match="does not merge"):
+        keep(world)
+    monkeypatch.setattr(maintenance, "execute_archive", lambda *_: ArchiveResult())
+    (note,) = world.table.archive().notes
+    assert "does not merge" in note
     assert "the upkeep of the metadata table failed" in caplog.text
     assert metadata_timeline(world.storage).pending == ()
 
@@ -368,6 +380,27 @@ def test_the_files_of_the_newest_two_slices_stay_for_readers_that_are_at_work(ma
     left = world.storage.list_files(f"{METADATA_DIRECTORY}/files")
     assert not files & {file.path for file in left}
     assert len(left) == 3
+
+
+def test_a_restore_goes_back_behind_compactions_of_the_metadata_table(make: Callable[..., World]) -> None:
+    world = written(make, count=3)
+    world.clock.advance(1)
+    saved = world.table.savepoint()
+    rows = world.rows()
+    kept = {file.path for file in metadata_files(world.storage)}
+    for n in range(3, 7):
+        write(world, n)
+        keep(world)
+    # What the metadata table was made of at the savepoint stays for a restore of Java's.
+    assert kept <= {file.path for file in metadata_files(world.storage)}
+    world.clock.advance(1)
+    world.table.restore(saved.instant.value)
+    assert world.rows() == rows
+    world.refuse_stale_metadata_table()
+    assert keep(world).instant is not None
+    world.refuse_stale_metadata_table()
+    write(world, 9)
+    world.refuse_stale_metadata_table()
 
 
 def test_a_merge_starts_over_when_its_files_are_cleaned_away_under_it(

@@ -141,6 +141,16 @@ def test_files_below_the_second_newest_base_file_are_old() -> None:
     assert set(plan_old_files(there)) == {bases[0].path, logs[0].path, logs[1].path}
 
 
+@pytest.mark.parametrize(("saved", "bases", "logs"), [(0, 0, 0), (1, 0, 1), (2, 1, 2), (3, 2, 3), (4, 2, 3)])
+def test_what_made_up_the_metadata_table_at_a_savepoint_is_not_old(saved: int, bases: int, logs: int) -> None:
+    instants = [i for minute in (1, 2, 3, 4) for i in (done(minute), compaction(minute, 600))]
+    files = [file for minute in (1, 2, 3, 4) for file in (log(minute), base(time(minute, 600)))]
+    savepoint = Instant(RequestedTime(time(saved, 700)), Action.SAVEPOINT, State.COMPLETED, CompletionTime(time(9)))
+    old = plan_old_files(state(*instants, files=files, data=[done(1), savepoint]))
+    are_bases = [path.endswith(".hfile") for path in old]
+    assert (are_bases.count(True), are_bases.count(False)) == (bases, logs)
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_nothing_is_old_below_fewer_than_two_base_files(count: int) -> None:
     instants = [done(1), done(2), *[compaction(2, 600)] * count, done(3)]

@@ -25,7 +25,7 @@ from tablekeeper.services.cancel import CancelResult, cancel_plan, pending_plans
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
 from tablekeeper.services.explain import Explanation, explain_plan
 from tablekeeper.services.lifecycle import execute_plan, find_plan
-from tablekeeper.services.metadata_upkeep import keep_metadata_table
+from tablekeeper.services.metadata_upkeep import explain_metadata_upkeep, keep_metadata_table
 from tablekeeper.services.pending import PlanListing, load_plan_listing
 from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
@@ -34,6 +34,7 @@ from tablekeeper.table.service_loop import ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.units import parse_duration_s, parse_size_bytes
 from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.prepare import prepare_write
 
 __all__ = ["Maintenance"]
@@ -169,7 +170,7 @@ class Maintenance(TableHandle):
         settings = self._clean_settings(keep_commits, keep_hours, keep_file_versions, options)
         removed = remove_failed_plans(environment, LifecycleSettings.from_options(self._merged(options).given))
         result = execute_clean(environment, settings, engine=self._engine)
-        notes = self._keep_metadata_table(options)
+        notes = self._keep_metadata_table(environment, options)
         if result is None:
             return None
         return replace(result, rolled_back=(*result.rolled_back, *removed), notes=(*result.notes, *notes))
@@ -180,8 +181,9 @@ class Maintenance(TableHandle):
         The metadata table is compacted before, where that is due: what it has not compacted cannot be archived.
         """
         settings = ArchiveSettings.from_options(self._merged(options).given)
-        notes = self._keep_metadata_table(options)
-        result = execute_archive(self._load_environment(), settings)
+        environment = self._load_environment()
+        notes = self._keep_metadata_table(environment, options)
+        result = execute_archive(environment, settings)
         return replace(result, notes=(*result.notes, *notes))
 
     def cancel(self, plan: object, *, reason: str = "asked for", wait: str | float = "10s") -> CancelResult:
@@ -236,8 +238,17 @@ class Maintenance(TableHandle):
         return explain_clean(self._load_environment(), settings)
 
     def explain_archive(self, *, options: Mapping[str, object] | None = None) -> ArchiveResult:
-        """What an archive would move now, and what holds it back. Changes nothing."""
-        return explain_archive(self._load_environment(), ArchiveSettings.from_options(self._merged(options).given))
+        """What an archive would move now, and what holds it back. Changes nothing.
+
+        If the metadata table would be compacted first, more may go than is said here; a note tells so.
+        """
+        given = self._merged(options).given
+        environment = self._load_environment()
+        result = explain_archive(environment, ArchiveSettings.from_options(given))
+        if not environment.config.has_metadata_table:
+            return result
+        note = explain_metadata_upkeep(environment, MetadataSettings.from_options(given))
+        return replace(result, notes=(*result.notes, note))
 
     def services(self, names: Sequence[str], *, every: str | float = "30s") -> ServiceLoop:
         """Run services in the background while the `with` block runs, whenever their triggers say that they are due.
@@ -281,14 +292,16 @@ class Maintenance(TableHandle):
                 _LOG.info("%s was not carried out: %s", instant, error)
         return done
 
-    def _keep_metadata_table(self, options: Mapping[str, object] | None) -> tuple[str, ...]:
+    def _keep_metadata_table(
+        self, environment: TableEnvironment, options: Mapping[str, object] | None
+    ) -> tuple[str, ...]:
         """Look after the metadata table, and tell of it. A failure here is a note: the service itself is not at fault.
 
         Nothing is hidden by that. What was begun is taken up by the next upkeep, and the doctor sees what is left.
         """
         settings = MetadataSettings.from_options(self._merged(options).given)
         try:
-            done = keep_metadata_table(self._load_environment(), settings)
+            done = keep_metadata_table(environment, settings)
         except TablekeeperError as error:
             _LOG.warning("the upkeep of the metadata table failed: %s", error)
             return (f"the upkeep of the metadata table failed and will be tried again: {error}",)

@@ -4,7 +4,7 @@
 metadata table is archived by `services/archive`, together with that of the table.
 """
 
-from tablekeeper.services.metadata_upkeep.execute import keep_metadata_table
+from tablekeeper.services.metadata_upkeep.execute import explain_metadata_upkeep, keep_metadata_table
 from tablekeeper.services.metadata_upkeep.plan import (
     Merge,
     MetadataState,
@@ -20,6 +20,7 @@ __all__ = [
     "MetadataState",
     "MetadataUpkeep",
     "choose_time",
+    "explain_metadata_upkeep",
     "keep_metadata_table",
     "plan_merge",
     "plan_old_files",

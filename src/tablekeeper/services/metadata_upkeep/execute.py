@@ -86,12 +86,13 @@ from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.metadata_indexes import load_metadata_indexes
 from tablekeeper.txn.properties_file import load_table_config
 
-__all__ = ["keep_metadata_table"]
+__all__ = ["explain_metadata_upkeep", "keep_metadata_table"]
 
 _LOG = logging.getLogger(__name__)
 _OLDEST_VERSION = 8
 _ROUNDS = 3
 _PATIENCE_MS = 1_000
+_MOST_DELETED = 2_000
 _ONLY_WRITER = "0-0-0"
 _OURS = "tablekeeper.metadata.upkeep"
 """Key of the extra metadata by which a plan of ours is known."""
@@ -129,20 +130,33 @@ def keep_metadata_table(environment: TableEnvironment, settings: MetadataSetting
 
     Raises what keeps it from being done; whatever was begun by then is taken up by the next upkeep, or by Java.
     """
+    idle = _find_idle(environment, settings)
+    if idle is not None:
+        return idle
+    result = _compact(environment, settings)
+    level = logging.WARNING if result.is_held_up else logging.INFO
+    _LOG.log(level, "%s: %s", environment.config.name, result)
+    return result
+
+
+def explain_metadata_upkeep(environment: TableEnvironment, settings: MetadataSettings) -> str:
+    """What an upkeep would do now, in a sentence. Changes nothing."""
+    idle = _find_idle(environment, settings)
+    return "the metadata table would be compacted first" if idle is None else str(idle)
+
+
+def _find_idle(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep | None:
+    """Why there is nothing to do, None if a compaction is due."""
     config = environment.config
     if not settings.is_enabled:
         return MetadataUpkeep(reason="that is left to Java, by the options")
     if not config.has_metadata_table or config.version < _OLDEST_VERSION:
         return MetadataUpkeep(reason="there is no metadata table that is kept in step here")
-    timeline = load_metadata_timeline(environment.storage, config)
-    commits = uncompacted_commits(timeline)
-    if len(commits) < settings.compact_after:
-        reason = f"{len(commits)} delta commits since its last compaction, {settings.compact_after} make one due"
-        return MetadataUpkeep(delta_commits=len(commits), reason=reason)
-    result = _compact(environment, settings)
-    level = logging.WARNING if result.is_held_up else logging.INFO
-    _LOG.log(level, "%s: %s", config.name, result)
-    return result
+    commits = uncompacted_commits(load_metadata_timeline(environment.storage, config))
+    if len(commits) >= settings.compact_after:
+        return None
+    reason = f"{len(commits)} delta commits since its last compaction, {settings.compact_after} make one due"
+    return MetadataUpkeep(delta_commits=len(commits), reason=reason)
 
 
 def _compact(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep:
@@ -292,8 +306,8 @@ def _put(environment: TableEnvironment, base: _NewBase, at: RequestedTime) -> Wr
 
 
 def _delete_old(environment: TableEnvironment, lease: Lease, state: MetadataState) -> int:
-    """What is left undone here, the next compaction does."""
-    old = plan_old_files(state)
+    """What is left undone here, the next compaction does: the lock is not held for any number of files."""
+    old = plan_old_files(state)[:_MOST_DELETED]
     lease.check()
     environment.storage.delete_many(old)
     return len(old)

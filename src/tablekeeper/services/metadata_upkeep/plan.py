@@ -9,7 +9,8 @@ A delta commit whose action is pending on the table's own timeline may still be 
 It must never get into a base file: as in Java, the compaction takes place before the first of these was requested.
 
 Old are files below the second newest base file of their group, and so never those of the newest two slices: readers
-that began before the last compaction find their files.
+that began before the last compaction find their files. Nor are those that made up the metadata table at the first
+savepoint of the table: Java's restore takes compactions back that came later, and needs what they had merged.
 """
 
 from __future__ import annotations
@@ -103,11 +104,13 @@ def choose_time(merge: Merge, state: MetadataState, *, now_ms: int) -> Requested
 
 
 def plan_old_files(state: MetadataState) -> tuple[str, ...]:
-    """Paths of committed files that lie below the two newest slices of their file groups."""
-    return tuple(path for files in state.listings.values() for path in _old_files(state, files))
+    """Paths of committed files that lie below the two newest slices of their file groups, and below all savepoints."""
+    saved = [i.requested_at for i in state.data_timeline if i.action is Action.SAVEPOINT]
+    first = min(saved, key=lambda time: time.order, default=None)
+    return tuple(path for files in state.listings.values() for path in _old_files(state, files, saved=first))
 
 
-def _old_files(state: MetadataState, files: Sequence[FileInfo]) -> Iterator[str]:
+def _old_files(state: MetadataState, files: Sequence[FileInfo], *, saved: RequestedTime | None) -> Iterator[str]:
     bases: dict[str, list[tuple[RequestedTime, FileInfo]]] = defaultdict(list)
     logs: list[tuple[str, RequestedTime, FileInfo]] = []
     for file in files:
@@ -119,8 +122,9 @@ def _old_files(state: MetadataState, files: Sequence[FileInfo]) -> Iterator[str]
     kept: dict[str, RequestedTime] = {}
     for file_id, found in bases.items():
         times = sorted({time for time, _ in found}, key=lambda time: time.order)
-        if len(times) >= _SLICES_KEPT:
-            kept[file_id] = times[-_SLICES_KEPT]
+        spared = [time for time in times[: 1 - _SLICES_KEPT] if saved is None or time <= saved]
+        if spared:
+            kept[file_id] = spared[-1]
             yield from (file.path for time, file in found if time < kept[file_id])
     for file_id, instant, file in logs:
         if file_id in kept and _completed_before(state, instant, kept[file_id]):
