@@ -142,7 +142,7 @@ def test_an_explanation_of_the_archive_says_what_becomes_of_the_metadata_table(m
     assert metadata_timeline(world.storage).find(RequestedTime("00000000000000000")) is not None
     keep(world)
     (note,) = world.table.explain_archive().notes
-    assert note.startswith("the metadata table was not compacted: 0 delta commits")
+    assert note.startswith("the metadata table would not be compacted first: 0 delta commits")
 
 
 def test_options_leave_it_to_java(make: Callable[..., World]) -> None:

@@ -142,7 +142,9 @@ def keep_metadata_table(environment: TableEnvironment, settings: MetadataSetting
 def explain_metadata_upkeep(environment: TableEnvironment, settings: MetadataSettings) -> str:
     """What an upkeep would do now, in a sentence. Changes nothing."""
     idle = _find_idle(environment, settings)
-    return "the metadata table would be compacted first" if idle is None else str(idle)
+    if idle is None:
+        return "the metadata table would be compacted first"
+    return f"the metadata table would not be compacted first: {idle.reason}"
 
 
 def _find_idle(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep | None:
