@@ -35,8 +35,8 @@ _DYNAMIC = "DYNAMIC_V0"
 _VERSION = -1
 _MURMUR = 1
 _MOST_READABLE_HASHES = 4096
-# Bounds the memory of a builder to 128 MiB; a filter over more keys than fit has more false positives.
-_MOST_BITS = 2**27
+# Bounds the memory of a builder to 64 MiB; a filter over more keys than fit has more false positives.
+_MOST_BITS = 2**26
 _CHUNK = 16_384
 
 _M = np.uint32(0x5BD1E995)
@@ -56,7 +56,9 @@ def bloom_size(*, expected_entries: int, false_positive_rate: float, max_hashes:
     if hashes > max_hashes:
         hashes = max_hashes
         bits = math.ceil(-hashes * entries / math.log1p(-(false_positive_rate ** (1 / hashes))))
-    return min(bits, _MOST_BITS), hashes
+    if bits > _MOST_BITS:
+        bits, hashes = _MOST_BITS, max(1, round(math.log(2) * _MOST_BITS / entries))
+    return bits, min(hashes, max_hashes)
 
 
 class BloomFilterBuilder:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.evolution import conform
@@ -118,8 +119,8 @@ def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
     ):
         columns = [name for name in base.schema_arrow.names if name not in _REWRITTEN_COLUMNS]
         for number in range(base.num_row_groups):
-            base_rows = read_row_group(base, number, columns=columns, file=file_slice.base.path)
-            writer.write(winners.apply(conform(base_rows, schema)))
+            # Nothing may hold on to the old rows while the new ones are encoded: row groups are large.
+            writer.write(winners.apply(_base_rows(base, number, file_slice.base.path, columns, schema)))
         fresh = winners.unseen() if added is None else added
         writer.write(conform(fresh, schema))
         return writer.close(
@@ -128,6 +129,10 @@ def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
             deletes=winners.removed,
             previous_commit=file_slice.base_instant.value,
         )
+
+
+def _base_rows(base: pq.ParquetFile, number: int, path: str, columns: list[str], schema: pa.Schema) -> pa.Table:
+    return conform(read_row_group(base, number, columns=columns, file=path), schema)
 
 
 def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
