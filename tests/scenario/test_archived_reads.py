@@ -137,7 +137,9 @@ def test_a_clean_that_deleted_nothing_leaves_every_moment_readable(
     tables: TableBuilder, table: tk.Table, archived: int
 ) -> None:
     results = write_history(table)
-    storage, time = tables.storage(table), results[1].completed_at.value
+    completed_at = results[1].completed_at
+    assert completed_at is not None
+    storage, time = tables.storage(table), completed_at.value
     nothing = CleanMetadata(time, 1, 0, earliest_commit_to_retain=results[1].instant.value)
     storage.put(f".hoodie/timeline/{time}_{time}.clean", encode_clean_metadata(nothing))
     if archived:
