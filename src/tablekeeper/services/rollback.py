@@ -2,7 +2,8 @@
 
 Pending writes go unless their writer is at work. A completed write goes if nothing stands on it: no write completed
 after it, nobody is writing, no plan of a table service counts on its files, no savepoint protects it, and what it
-replaced is still there to come back. Otherwise the way back is a restore.
+replaced is still there to come back. Otherwise the way back is a restore. The last one in front of archived writes
+stays, because they count as committed by lying before it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tablekeeper.model import (
 from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_instant, load_partitions_by_listing
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
+from tablekeeper.timeline.history import load_history
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
@@ -154,6 +156,12 @@ def _refuse_completed(environment: TableEnvironment, timeline: Timeline, current
         raise InvalidRequestError(
             f"{name}: {_named(later)} completed after it and may stand on what it wrote. Roll those back first, the "
             "newest first, or restore to a savepoint."
+        )
+    if by_completion == (current,) and load_history(environment.storage, environment.config, with_contents=False):
+        raise InvalidRequestError(
+            f"{name}: the last completed write on the active timeline, and older ones are archived. Without it nothing "
+            "would say that these are committed, and no reader would see them. Write first, or write what you want "
+            "instead."
         )
     heartbeats = _heartbeats(environment)
     live = [i for i in timeline.pending if i.action.writes_data and heartbeats.is_active(i.requested_at)]

@@ -91,12 +91,15 @@ class Timeline:
 
     @cached_property
     def first_active_write(self) -> RequestedTime | None:
-        """The oldest write that is not savepointed: writes before it are archived, and so completed."""
+        """The oldest write that is not savepointed: writes before it are archived, and so completed.
+
+        Where all of them are savepointed, as a restore leaves them, it is the newest: what a write after it would have
+        as archived before it is so without that write too.
+        """
         savepoints = {i.requested_at for i in self.instants if i.action is Action.SAVEPOINT}
-        for instant in self.instants:
-            if instant.action in _WRITE_ACTIONS and instant.requested_at not in savepoints:
-                return instant.requested_at
-        return None
+        writes = [i.requested_at for i in self.instants if i.action in _WRITE_ACTIONS]
+        newest = writes[-1] if writes else None
+        return next((requested_at for requested_at in writes if requested_at not in savepoints), newest)
 
     def find(self, requested_at: RequestedTime) -> Instant | None:
         """The instant requested at this time; the write itself where a savepoint shares the time."""
