@@ -286,6 +286,9 @@ def test_statistics_prune_only_what_cannot_match(where: str, ranges: dict[str, C
         ("city = 'sf'", {"city": "sf"}, True),
         ("city = ''", {"city": None}, True),
         ("city = 'sf'", {"city": None}, False),
+        ("city = '__HIVE_DEFAULT_PARTITION__'", {"city": None}, True),
+        ("city = 'sf' or id = 1", {"city": None, "id": "1"}, True),
+        ("city = 'sf' and id is null", {"city": None, "id": None}, False),
         ("city is null", {"city": None}, True),
         ("city is null", {"city": "sf"}, False),
         ("id = 5", {"id": None}, False),
@@ -309,3 +312,12 @@ def test_partition_values_prune_only_what_cannot_match(
     where: str, values: dict[str, str | None], expected: bool
 ) -> None:
     assert parse_predicate(where).may_match_partition(values, ROWS.schema) is expected
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("zero", ["0", "0.0", "-0.0"])
+def test_both_zeros_are_in_a_list_with_one_of_them(kind: pa.DataType, zero: str) -> None:
+    rows = pa.table({"d": pa.array([0.0, -0.0, 1.5, None], kind)})
+    listed, others = (parse_predicate(f"d {word} ({zero}, 7)").to_arrow(rows.schema) for word in ("in", "not in"))
+    assert rows.filter(listed)["d"].to_pylist() == [0.0, -0.0]
+    assert rows.filter(others)["d"].to_pylist() == [1.5]

@@ -21,7 +21,15 @@ from tablekeeper.record.columns import column_values
 from tablekeeper.record.date_patterns import ParsedTimes, compile_pattern, default_text, parse_times, zone_name
 from tablekeeper.record.values_text import format_values, require_plain
 
-__all__ = ["PartitionField", "PartitionSpec", "TimestampSpec", "partition_paths", "partition_values", "prunable_values"]
+__all__ = [
+    "NULL_PARTITION",
+    "PartitionField",
+    "PartitionSpec",
+    "TimestampSpec",
+    "partition_paths",
+    "partition_values",
+    "prunable_values",
+]
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 

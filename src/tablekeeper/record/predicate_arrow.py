@@ -59,6 +59,9 @@ def in_filter(schema: pa.Schema, column: str, values: list[Any]) -> pc.Expressio
         literals = [exact for value in literals if (exact := _representable(value, kind)) is not None]
     if not literals:
         return pc.scalar(False)
+    if pa.types.is_floating(kind) and 0.0 in literals:
+        # They compare as equal, but a set of values holds them apart.
+        literals += [0.0, -0.0]
     target = _comparison_type(kind)
     return (ref.cast(target) if target != kind else ref).isin(pa.array(literals, target))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.record.columns import column_type
+from tablekeeper.record.partition_paths import NULL_PARTITION
 from tablekeeper.record.predicate_arrow import column_ref, compare_filter, in_filter, plain_type, regex_filter
 from tablekeeper.record.predicate_literals import (
     UNKNOWN,
@@ -109,31 +111,35 @@ class Predicate(abc.ABC):
         return self.pushed_down().may_be_true(ranges)
 
     def may_match_partition(self, values: Mapping[str, str | None], schema: pa.Schema) -> bool:
-        """False only if no row of a partition with these path values matches. None is a null or an empty text."""
-        ranges = {}
-        for column, text in values.items():
-            if column in schema.names and column in self.columns():
-                found = _partition_range(text, schema.field(column).type)
-                if found is not None:
-                    ranges[column] = found
-        return self.may_match(ranges)
+        """False only if no row of a partition with these path values matches. None is the path of a missing value."""
+        known = {
+            column: _partition_ranges(text, schema.field(column).type)
+            for column, text in values.items()
+            if column in schema.names and column in self.columns()
+        }
+        chosen = {column: ranges for column, ranges in known.items() if ranges}
+        return any(
+            self.may_match(dict(zip(chosen, ranges, strict=True))) for ranges in itertools.product(*chosen.values())
+        )
 
     def __str__(self) -> str:
         return self.to_sql()
 
 
-def _partition_range(text: str | None, kind: pa.DataType) -> ColumnRange | None:
+def _partition_ranges(text: str | None, kind: pa.DataType) -> tuple[ColumnRange, ...]:
+    """What the column may hold in such a partition: values of one of these ranges, or anything if there is none."""
     if text is None:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return ColumnRange(minimum="", maximum="")
-        return None if pa.types.is_binary(kind) else ColumnRange(null_count=1, value_count=1)
+            # Null and the empty text, or a text that happens to be the name of that partition.
+            return ColumnRange(minimum="", maximum=""), ColumnRange(minimum=NULL_PARTITION, maximum=NULL_PARTITION)
+        return () if pa.types.is_binary(kind) else (ColumnRange(null_count=1, value_count=1),)
     try:
         value = parse_value(text, kind)
     except (ValueError, pa.ArrowException, OverflowError):
-        return None
+        return ()
     if isinstance(value, float) and math.isnan(value):
-        return None
-    return ColumnRange(minimum=value, maximum=value, null_count=0, value_count=1, nan_count=0)
+        return ()
+    return (ColumnRange(minimum=value, maximum=value, null_count=0, value_count=1, nan_count=0),)
 
 
 @dataclass(frozen=True, slots=True)
