@@ -287,6 +287,22 @@ def test_a_cancellable_plan_that_was_inflight_for_too_long_is_cleaned_up(world: 
     assert len(world.table.plans()) == 0
 
 
+@each_service
+def test_a_plan_that_is_mutable_too_goes_at_the_age_that_it_was_given(world: World, service: str) -> None:
+    schedule = getattr(world.table, f"schedule_{service}")
+    early = schedule(cancellable=True, mutable=True, cancel_after="10m")
+    world.clock.advance(599)
+    assert world.clean() == 0
+    world.clock.advance(2)
+    assert world.clean() == 1
+    late = schedule(cancellable=True, mutable=True, cancel_after="2h")
+    assert late.instant != early.instant
+    world.clock.advance(7_000)
+    assert world.clean() == 0
+    world.clock.advance(300)
+    assert world.clean() == 1
+
+
 def _calls_of_execution(world: World, plan: ScheduledPlan) -> list[tuple[str, str]]:
     """The calls of an executor of this plan, found out on a copy of the table."""
     storage = MemoryStorage(world.uri, runtime=one_thread_runtime(world.clock, process=80))

@@ -92,7 +92,7 @@ _C, _L, _G = COMPACTION_KEYS, LOG_COMPACTION_KEYS, CLUSTERING_KEYS
 _COMPACTION: tuple[tuple[str, str | None, type, str], ...] = (
     (_C.inline, "false", bool, "Compact after a write, when a compaction is due."),
     (_C.schedule_inline, "false", bool, "Schedule a compaction after a write when one is due, for others to execute."),
-    (_C.run_async, "true", bool, "Compact beside the writes where services run in the background."),
+    (_C.run_async, "true", bool, "Accepted for Java's sake; `Table.services` names what runs beside the writes."),
     (
         _C.trigger,
         "NUM_COMMITS",
@@ -115,7 +115,7 @@ _COMPACTION: tuple[tuple[str, str | None, type, str], ...] = (
 )
 
 _LOG_COMPACTION: tuple[tuple[str, str | None, type, str], ...] = (
-    (_L.enable, "false", bool, "Run log compaction where services run by themselves."),
+    (_L.enable, "false", bool, "Accepted for Java's sake; `Table.services` names what runs beside the writes."),
     (_L.inline, "false", bool, "Compact logs after a write, when a log compaction is due."),
     (_L.blocks, "5", int, "Log blocks or log files from which a file group's logs are compacted."),
 )
@@ -123,7 +123,7 @@ _LOG_COMPACTION: tuple[tuple[str, str | None, type, str], ...] = (
 _CLUSTERING: tuple[tuple[str, str | None, type, str], ...] = (
     (_G.inline, "false", bool, "Cluster after a write, when a clustering is due."),
     (_G.schedule_inline, "false", bool, "Schedule a clustering after a write when one is due, for others to execute."),
-    (_G.run_async, "false", bool, "Cluster beside the writes where services run in the background."),
+    (_G.run_async, "false", bool, "Accepted for Java's sake; `Table.services` names what runs beside the writes."),
     (_G.inline_commits, "4", int, "Commits since the last clustering that make the next inline one due."),
     (_G.async_commits, "4", int, "Commits since the last clustering that make the next background one due."),
     (

@@ -147,7 +147,7 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogCompactionSettings:
-    """When to compact logs, and which. `enabled` and `inline` say where it runs by itself."""
+    """When to compact logs, and which. `inline`: also after writes."""
 
     blocks_threshold: int = 5
     incremental: bool = True

@@ -6,8 +6,8 @@ committed before wins, and the caller is told.
 
 Lazy clean goes through the pending plans, one transaction each: it leaves those with an active heartbeat alone, and
 puts a rollback on the timeline for those that were called off, for mutable ones that are inflight, were rolled back
-half way or are older than the rollback delay, and for cancellable ones that are older than it, or than they were given
-themselves. From then on nobody begins to execute them. The rollbacks are carried out after that.
+half way or are older than the rollback delay, and for cancellable ones that are older than it. A plan that was given an
+age of its own goes by that. From then on nobody begins to execute them. The rollbacks are carried out after that.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def why_removed(
     """Why lazy clean takes a pending plan off that nobody is at work on; `""` if it leaves it alone. Pure."""
     if is_called_off:
         return "called off"
+    if flags.mutable and plan.state is State.INFLIGHT:
+        return "an attempt failed, and the plan is mutable"
     delay_s = settings.rollback_delay_minutes * 60
-    if flags.mutable:
-        if plan.state is State.INFLIGHT:
-            return "an attempt failed, and the plan is mutable"
-        return f"mutable, and not carried out within {delay_s} s" if age_s >= delay_s else ""
     limit_s = delay_s if flags.cancel_after_s is None else flags.cancel_after_s
-    return f"not carried out within {limit_s} s" if flags.cancellable and age_s >= limit_s else ""
+    if age_s < limit_s or not (flags.mutable or flags.cancellable):
+        return ""
+    return f"{'mutable, and ' if flags.mutable else ''}not carried out within {limit_s} s"
 
 
 def _remove(

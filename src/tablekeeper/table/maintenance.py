@@ -30,7 +30,7 @@ from tablekeeper.services.pending import PlanListing, load_plan_listing
 from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
 from tablekeeper.table.handle import TableHandle, parse_instant
-from tablekeeper.table.service_loop import ServiceLoop, find_due, service_names
+from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.units import parse_duration_s, parse_size_bytes
 from tablekeeper.timeline import load_timeline
@@ -260,20 +260,36 @@ class Maintenance(TableHandle):
     def run_due(self, name: str) -> list[Any]:
         """Run one of the `services` if its triggers say that it is due, and plans that wait. Returns what was done."""
         (checked,) = service_names([name])
-        if checked == "archive":
+        return self._run_due(checked, is_async=True)
+
+    def _run_inline(self, service: InlineService) -> list[Any]:
+        """The same after a write, or only the plan, for others to carry out."""
+        if not service.only_plans:
+            return self._run_due(service.name, is_async=False)
+        kind = ServiceKind(service.name.replace("_", " "))
+        if any(plan.action is kind.action for plan in pending_plans(load_timeline(self._storage, self.config))):
+            return []
+        scheduled = self._schedule_due(kind, is_async=False)
+        return [] if scheduled is None else [scheduled]
+
+    def _run_due(self, name: str, *, is_async: bool) -> list[Any]:
+        if name == "archive":
             archived = self.archive()
             return [archived] if archived.instants else []
-        environment = self._load_environment()
-        if checked == "clean":
-            due = is_clean_due(environment, CleanSettings.from_options(self._options.given))
+        if name == "clean":
+            due = is_clean_due(self._load_environment(), CleanSettings.from_options(self._options.given))
             cleaned = self.clean() if due else None
             return [] if cleaned is None else [cleaned]
-        kind = ServiceKind(checked.replace("_", " "))
-        decision = find_due(environment, self._options, kind, is_async=True)
-        if decision:
-            _LOG.info("%s is due: %s", checked, decision.why)
-            self._schedule(kind, PlanFlags(), None, None)
+        kind = ServiceKind(name.replace("_", " "))
+        self._schedule_due(kind, is_async=is_async)
         return list(self.execute_waiting(kind))
+
+    def _schedule_due(self, kind: ServiceKind, *, is_async: bool) -> ScheduledPlan | None:
+        decision = find_due(self._load_environment(), self._options, kind, is_async=is_async)
+        if not decision:
+            return None
+        _LOG.info("%s is due: %s", kind.value, decision.why)
+        return self._schedule(kind, PlanFlags(), None, None)
 
     def execute_waiting(self, kind: ServiceKind) -> list[ServiceResult]:
         """Carry out the plans of this kind that wait on the timeline and that nobody is at work on."""

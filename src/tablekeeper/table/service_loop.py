@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.results import WriteResult
 
-__all__ = ["ServiceLoop", "find_due", "inline_services", "run_inline", "service_names"]
+__all__ = ["InlineService", "ServiceLoop", "find_due", "inline_services", "run_inline", "service_names"]
 
 _LOG = logging.getLogger(__name__)
 _NAMES = ("compaction", "log_compaction", "clustering", "clean", "archive")
@@ -64,29 +64,43 @@ def find_due(environment: TableEnvironment, options: Options, kind: ServiceKind,
             )
 
 
-def inline_services(options: Options) -> tuple[str, ...]:
-    """Services that the options ask for after every write. Cleaning and archiving are among them only if asked for."""
+@dataclass(frozen=True, slots=True)
+class InlineService:
+    """A service to run after a write; `only_plans` leaves it to others to carry the plan out."""
+
+    name: str
+    only_plans: bool = False
+
+
+def inline_services(options: Options) -> tuple[InlineService, ...]:
+    """Services that the options ask for after every write. Cleaning and archiving are among them only if asked for.
+
+    As in Java, those who ask for a service and for its plan get the service.
+    """
+    compaction, clustering = CompactionSettings.from_options(options), ClusteringSettings.from_options(options)
     asked = {
-        "compaction": CompactionSettings.from_options(options).inline,
-        "log_compaction": LogCompactionSettings.from_options(options).inline,
-        "clustering": ClusteringSettings.from_options(options).inline,
-        "clean": AUTOMATIC_CLEAN in options.given and options.flag(AUTOMATIC_CLEAN),
-        "archive": AUTOMATIC_ARCHIVE in options.given and options.flag(AUTOMATIC_ARCHIVE),
+        "compaction": (compaction.inline, compaction.schedule_inline),
+        "log_compaction": (LogCompactionSettings.from_options(options).inline, False),
+        "clustering": (clustering.inline, clustering.schedule_inline),
+        "clean": (AUTOMATIC_CLEAN in options.given and options.flag(AUTOMATIC_CLEAN), False),
+        "archive": (AUTOMATIC_ARCHIVE in options.given and options.flag(AUTOMATIC_ARCHIVE), False),
     }
-    return tuple(name for name, is_asked in asked.items() if is_asked)
+    return tuple(InlineService(name, only_plans=not run) for name, (run, plan) in asked.items() if run or plan)
 
 
-def run_inline(result: WriteResult, names: Sequence[str], run_due: Callable[[str], list[Any]]) -> WriteResult:
+def run_inline(
+    result: WriteResult, services: Sequence[InlineService], run_due: Callable[[InlineService], list[Any]]
+) -> WriteResult:
     """Run services after a write. The write has landed: a service that fails is a note in its result, no error."""
     done: list[Any] = []
     notes: list[str] = []
-    for name in names:
+    for service in services:
         try:
-            done += run_due(name)
+            done += run_due(service)
         except TablekeeperError as error:
-            _LOG.warning("%s after %s failed: %s", name, result.instant, error)
-            notes.append(f"{name} after the write failed: {error}")
-    return replace(result, services=tuple(done), notes=(*result.notes, *notes)) if names else result
+            _LOG.warning("%s after %s failed: %s", service.name, result.instant, error)
+            notes.append(f"{service.name} after the write failed: {error}")
+    return replace(result, services=tuple(done), notes=(*result.notes, *notes)) if services else result
 
 
 class ServiceLoop:

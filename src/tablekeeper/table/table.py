@@ -40,7 +40,7 @@ from tablekeeper.storage import open_storage
 from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
 from tablekeeper.table.maintenance import Maintenance
-from tablekeeper.table.service_loop import inline_services, run_inline, service_names
+from tablekeeper.table.service_loop import InlineService, inline_services, run_inline, service_names
 from tablekeeper.table.streaming import StreamRequest, start_stream
 from tablekeeper.table.times import load_window, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
@@ -356,7 +356,8 @@ class Table(Maintenance):
         retries: int,
         inline: Sequence[str] = (),
     ) -> WriteResult:
-        services = service_names(inline) if inline else inline_services(self._options)
+        named = tuple(InlineService(name) for name in service_names(inline)) if inline else None
+        services = named if named is not None else inline_services(self._options)
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
             source = source.read_all()
@@ -369,7 +370,7 @@ class Table(Maintenance):
                     raise
                 retries -= 1
                 await_rival(self._load_environment(), error)
-        return run_inline(result, services, self.run_due)
+        return run_inline(result, services, self._run_inline)
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         return execute_write(self.load_write(operation, self._engine.schema_of(source), extra=extra), source)

@@ -24,7 +24,7 @@ class WriteResult:
     """Outcome of a write: one commit, also where nothing changed (a delete of keys that are not there).
 
     Rows that go into a log on top of a bucket count as updated, new or not: nobody looks. `services` are the results
-    of table services that ran after the write.
+    of table services that ran after the write, and plans that it only put on the timeline.
     """
 
     operation: str
