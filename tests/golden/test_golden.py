@@ -56,3 +56,10 @@ def test_the_spark_engine_reads_exactly_the_rows_that_java_reads(
     rows = frame.selectExpr(f"to_json(struct({','.join(plain)})) as row").collect() if plain else []
     actual = normalised_json([row["row"] for row in rows])
     assert not describe_difference(expected=expected, actual=actual)
+
+
+@pytest.mark.parametrize("golden_table", ["cow_v6_simplekeygen_hivestyle_no_metafields"], indirect=True)
+def test_changes_of_a_table_without_commit_times_in_its_rows_are_refused(golden_table: tuple[str, list[str]]) -> None:
+    path, _ = golden_table
+    with pytest.raises(tk.UnsupportedFeatureError, match=r"does not keep the commit of each row.* as_of"):
+        tk.Table.open(path, engine="local").changes()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tablekeeper.engine.protocol import Engine, Frame
+from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, FileSlice, Instant, RequestedTime
 from tablekeeper.read.query import Query, partition_pruner, plan_slice_tasks, read_tasks, refuse_bad_query
@@ -60,14 +61,23 @@ def load_commits(query: Query, *, since: str | None, until: str | None) -> list[
 
 def read_changes(query: Query, engine: Engine, commits: Sequence[WindowCommit]) -> Frame:
     """The rows that these commits changed."""
-    refuse_bad_query(query)
+    _refuse_bad_query(query)
     return read_tasks(_narrowed(query, commits), engine, _plan_slices(query, commits))
 
 
 def load_change_tasks(query: Query, commits: Sequence[WindowCommit]) -> list[SliceTask]:
     """The same as tasks for `read_slice`, for those who run them in workers of their own."""
-    refuse_bad_query(query)
+    _refuse_bad_query(query)
     return plan_slice_tasks(_narrowed(query, commits), _plan_slices(query, commits))
+
+
+def _refuse_bad_query(query: Query) -> None:
+    refuse_bad_query(query)
+    if not query.config.has_meta_columns:
+        raise UnsupportedFeatureError(
+            f"table {query.config.name} does not keep the commit of each row (hoodie.populate.meta.fields is false), "
+            "so that nobody can tell which rows changed. Compare two reads with as_of instead."
+        )
 
 
 def _resolve_bound(query: Query, text: str | None) -> CompletionTime | None:
