@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tablekeeper.errors import NotFoundError
+from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.plans import (
     RollbackPlan,
@@ -128,13 +128,21 @@ def find_rollback(environment: TableEnvironment, timeline: Timeline, target: Ins
 
 
 def load_rollback_plan(environment: TableEnvironment, rollback: Instant) -> RollbackPlan | None:
-    """What a rollback set out to do; None if its requested file is gone."""
+    """What a rollback set out to do; None if its requested file is gone, or was cut short before the rollback began.
+
+    Java makes that file and fills it in two steps on some stores, and drops one that does not decode as well.
+    """
     requested = Instant(rollback.requested_at, Action.ROLLBACK, State.REQUESTED)
     try:
         content = load_content(environment.storage, environment.config, requested)
     except NotFoundError:
         return None
-    return decode_rollback_plan(content, file=instant_path(environment.config, requested))
+    try:
+        return decode_rollback_plan(content, file=instant_path(environment.config, requested))
+    except CorruptTableError:
+        if rollback.state is State.REQUESTED:
+            return None
+        raise
 
 
 def _load_inflight(environment: TableEnvironment, instant: Instant) -> CommitMetadata:

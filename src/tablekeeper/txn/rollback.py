@@ -231,7 +231,8 @@ def resume_rollback(
 
 
 def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -> None:
-    """Take rollbacks off the timeline that died before they had changed anything: their commits are still there.
+    """Take rollbacks off the timeline that died before they had changed anything: their commits are still there, or
+    not even their plans were written.
 
     Until the commit is hidden a rollback does not let go of the lock. One that stays behind would be carried out by the
     next writer of Java's, whatever has been built on the commit by then.
@@ -390,7 +391,8 @@ def _remove_target(
 def _is_idle(environment: TableEnvironment, timeline: Timeline, rollback: Instant) -> bool:
     plan = load_rollback_plan(environment, rollback)
     if plan is None or plan.instant is None:
-        return False
+        # Nobody can tell what it was for, and it had not begun.
+        return rollback.state is State.REQUESTED
     target = timeline.find(RequestedTime(plan.instant.commit_time))
     return target is not None and target.is_completed
 

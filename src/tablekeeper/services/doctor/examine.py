@@ -16,6 +16,7 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.services.doctor.file_checks import check_data_files, check_leftovers, check_metadata_table
 from tablekeeper.services.doctor.growth_checks import check_metadata_growth, check_old_versions, check_timeline_length
 from tablekeeper.services.doctor.plan_checks import check_cancel_requests, check_cleans, check_plans
+from tablekeeper.services.doctor.presence_checks import check_presence
 from tablekeeper.services.doctor.repairs import mend
 from tablekeeper.services.doctor.report import DoctorReport, Finding, Repair
 from tablekeeper.services.doctor.timeline_checks import (
@@ -42,6 +43,7 @@ _CHECKS: tuple[Callable[[TableView], Iterable[Finding]], ...] = (
     check_heartbeats,
     check_markers,
     check_data_files,
+    check_presence,
     check_metadata_table,
     check_metadata_growth,
     check_leftovers,

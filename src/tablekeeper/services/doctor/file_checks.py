@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from tablekeeper.errors import NotFoundError, TablekeeperError
+from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperError
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
 from tablekeeper.format.log_names import decode_log_name
@@ -17,11 +17,11 @@ from tablekeeper.snapshot.metadata_table import open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.snapshot.snapshot import load_replaced
 from tablekeeper.storage import FileInfo
-from tablekeeper.timeline import instant_path, load_written_paths
+from tablekeeper.timeline import instant_path, load_content
 from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.txn.properties_file import PROPERTIES_FILE
 
-__all__ = ["check_data_files", "check_leftovers", "check_metadata_table"]
+__all__ = ["check_data_files", "check_leftovers", "check_metadata_table", "visible_files"]
 
 _ORPHAN = "orphan-files"
 _DAY_MS = 86_400_000
@@ -127,6 +127,23 @@ def check_leftovers(view: TableView) -> Iterator[Finding]:
         )
 
 
+def visible_files(view: TableView, files: Mapping[str, list[tuple[str, int]]]) -> dict[str, int]:
+    """Path and size of every file in a slice that readers see."""
+    environment = view.environment
+    rules = SliceRules(
+        timeline=view.timeline,
+        version=environment.config.version,
+        replaced=load_replaced(environment.storage, environment.config, view.timeline, runtime=environment.runtime),
+        archived_completion=archived_completions(environment.storage, environment.config),
+    )
+    groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
+    for partition, names in files.items():
+        groups.update(plan_slices(decode_partition_files(partition, names), rules))
+    latest = [slices[0] for slices in groups.values()]
+    bases = {s.base.path: s.base.size for s in latest if s.base is not None}
+    return bases | {log.path: log.size for s in latest for log in s.logs}
+
+
 def _difference(view: TableView) -> dict[str, str]:
     """Visible files on which the metadata table and the directories disagree, and how."""
     environment = view.environment
@@ -136,8 +153,8 @@ def _difference(view: TableView) -> dict[str, str]:
     there: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for file in view.files:
         there[_partition(file)].append((file.name, file.size))
-    seen = _visible(view, there)
-    told = _visible(view, table.files(sorted({*there, *table.partitions()})))
+    seen = visible_files(view, there)
+    told = visible_files(view, table.files(sorted({*there, *table.partitions()})))
     different = dict.fromkeys(seen.keys() - told.keys(), _MISSING)
     different |= dict.fromkeys(told.keys() - seen.keys(), _GONE)
     different |= {path: _CHANGED for path in seen.keys() & told.keys() if seen[path] != told[path]}
@@ -206,10 +223,13 @@ def _load_written(view: TableView) -> tuple[dict[RequestedTime, frozenset[str] |
     broken: list[Finding] = []
 
     def load(instant: Instant) -> frozenset[str] | None:
+        path = instant_path(environment.config, instant)
         try:
-            return load_written_paths(environment.storage, environment.config, instant)
+            content = load_content(environment.storage, environment.config, instant)
+            if not content:
+                raise CorruptTableError(file=path, reason="the file is empty")
+            return decode_written_paths(content, file=path)
         except TablekeeperError as error:
-            path = instant_path(environment.config, instant)
             meaning, advice = f"What this commit did cannot be read: {error}", "Restore the file from a backup."
             broken.append(Finding("unreadable-commit", Severity.ERROR, path, meaning, advice))
             return None
@@ -217,23 +237,6 @@ def _load_written(view: TableView) -> tuple[dict[RequestedTime, frozenset[str] |
     writes = view.timeline.completed_writes
     paths = environment.runtime.threads.map(load, writes)
     return {i.requested_at: each for i, each in zip(writes, paths, strict=True)}, broken
-
-
-def _visible(view: TableView, files: Mapping[str, list[tuple[str, int]]]) -> dict[str, int]:
-    """Path and size of every file in a slice that readers see."""
-    environment = view.environment
-    rules = SliceRules(
-        timeline=view.timeline,
-        version=environment.config.version,
-        replaced=load_replaced(environment.storage, environment.config, view.timeline, runtime=environment.runtime),
-        archived_completion=archived_completions(environment.storage, environment.config),
-    )
-    groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
-    for partition, names in files.items():
-        groups.update(plan_slices(decode_partition_files(partition, names), rules))
-    latest = [slices[0] for slices in groups.values()]
-    bases = {s.base.path: s.base.size for s in latest if s.base is not None}
-    return bases | {log.path: log.size for s in latest for log in s.logs}
 
 
 def _may_be_old(view: TableView, file: FileInfo) -> bool:

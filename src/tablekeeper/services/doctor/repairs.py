@@ -63,7 +63,9 @@ def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSett
 
 
 def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
-    rollback = Instant(RequestedTime(repair.subject), Action.ROLLBACK, State.INFLIGHT)
+    rollback = load_timeline(environment.storage, environment.config).find(RequestedTime(repair.subject))
+    if rollback is None or rollback.action is not Action.ROLLBACK:
+        return
     plan = load_rollback_plan(environment, rollback)
     before_publish = metadata_rollback(environment)
 

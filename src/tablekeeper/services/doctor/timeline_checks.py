@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tablekeeper.config.lock_settings import LockProvider
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import CorruptTableError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.cancel import pending_plans
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
@@ -198,7 +198,10 @@ def _pending_write(view: TableView, instant: Instant) -> Finding:
 
 def _pending_rollback(view: TableView, rollback: Instant) -> Finding:
     """A rollback is told by its target: plans of services leave the timeline before their rollback completes."""
-    plan = load_rollback_plan(view.environment, rollback)
+    try:
+        plan = load_rollback_plan(view.environment, rollback)
+    except CorruptTableError as error:
+        return _unreadable(rollback, error)
     finding = _unfinished(view, rollback, "half-done-rollback", RepairKind.FINISH_ROLLBACK, Severity.WARNING)
     if plan is None or plan.instant is None or plan.instant.action not in _SERVICE_NAMES or finding.repair is None:
         return finding
@@ -222,6 +225,16 @@ def _pending_rollback(view: TableView, rollback: Instant) -> Finding:
             advice="`tablekeeper clean PATH` records it.",
         )
     return finding
+
+
+def _unreadable(instant: Instant, error: CorruptTableError) -> Finding:
+    return Finding(
+        "unreadable-plan",
+        Severity.ERROR,
+        str(instant),
+        f"What it is to do cannot be read, and it was begun: {error.reason}.",
+        "Bring the requested file back from a backup.",
+    )
 
 
 def _unfinished(view: TableView, instant: Instant, kind: str, repair: RepairKind, severity: Severity) -> Finding:
