@@ -379,6 +379,10 @@ class Maintenance(TableHandle):
         given = [each for each in (keep_commits, keep_hours, keep_file_versions) if each is not None]
         if len(given) > 1:
             raise InvalidRequestError("give one of keep_commits, keep_hours and keep_file_versions, not several")
+        if any(isinstance(each, bool) or not isinstance(each, int) for each in given):
+            raise InvalidRequestError(
+                f"{given[0]!r}: keep_commits, keep_hours and keep_file_versions take whole numbers"
+            )
         if keep_commits is not None:
             return replace(settings, policy=CleanPolicy.COMMITS, commits=keep_commits)
         if keep_hours is not None:
