@@ -307,7 +307,7 @@ def test_a_table_without_anything_old_is_left_alone(make: Callable[..., World]) 
 
 @pytest.mark.parametrize("amount", [1.5, "2", True])
 @pytest.mark.parametrize("kept", ["keep_commits", "keep_hours", "keep_file_versions"])
-def test_an_amount_that_is_no_whole_number_is_refused(world: World, kept: str, amount: object) -> None:
+def test_an_amount_that_is_no_whole_number_is_refused(world: World, kept: str, amount: Any) -> None:
     for ask in (world.table.clean, world.table.explain_clean):
         with pytest.raises(InvalidRequestError, match="take whole numbers"):
             ask(**{kept: amount})
