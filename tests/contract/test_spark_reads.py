@@ -52,6 +52,33 @@ def test_partitions_that_look_like_patterns_are_read_once(name: str, spark: Any,
     assert spark_rows(spark, tmp_path / "t") == expected
 
 
+@pytest.mark.parametrize("rebase", ["EXCEPTION", "LEGACY", "CORRECTED"])
+def test_times_before_1900_are_read_as_they_were_written(rebase: str, spark: Any, tmp_path: Path) -> None:
+    day, moment = dt.date(1066, 10, 14), dt.datetime(1, 1, 1, 12, 30)
+    schema = pa.schema([("id", pa.string()), ("day", pa.date32()), ("at", pa.timestamp("us"))])
+    make(tmp_path / "t", schema, table_type="cow").upsert(rows(("1", day, moment), schema=schema))
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", rebase)
+    try:
+        assert spark_rows(spark, tmp_path / "t") == [{"id": "1", "day": day, "at": moment}]
+    finally:
+        spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
+
+
+@pytest.mark.parametrize("group_bytes", [2000, 10**6], ids=["several row groups", "one row group"])
+@pytest.mark.parametrize("where", ["x > 5", "x != 1", "not x <= 1", "deep.y >= 7"])
+def test_not_a_number_is_above_every_number_in_files_that_spark_prunes(
+    where: str, group_bytes: int, spark: Any, tmp_path: Path
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("x", pa.float64()), ("deep", pa.struct([("y", pa.float32())]))])
+    options = {"hoodie.parquet.block.size": group_bytes}
+    nan = float("nan")
+    table = make(tmp_path / "t", schema, table_type="cow", options=options)
+    plain = [(f"{number:02}", 1.0, {"y": 1.0}) for number in range(90)]
+    table.upsert(rows(*plain, ("90", None, None), ("91", nan, {"y": nan}), ("92", 1.0, None), schema=schema))
+    frame = tk.Table.open(str(tmp_path / "t"), spark=spark).read()
+    assert [row["id"] for row in frame.where(where).collect()] == ["91"]
+
+
 def test_an_error_of_ours_in_a_worker_is_raised_as_itself_by_the_write_that_met_it(spark: Any, tmp_path: Path) -> None:
     source = make(tmp_path / "source", table_type="mor")
     source.upsert(rows(("1", "a")))

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tablekeeper as tk
 from tests.interop.peers import ENGINES, Panel, check_rows, java_step, our_rows, our_step, our_table
 from tests.support.history import History, Model, make_history
-from tests.support.java_hudi import rust_read
+from tests.support.java_hudi import JavaTable, rust_read
 
 __all__: list[str] = []
 
@@ -96,3 +97,13 @@ def test_java_keeps_the_metadata_table_that_we_wrote_to(seed: int, spark: Any, t
         where = f"{column} {sign} {literal}"
         rows = panel.java.collect(panel.java.scan().where(where))
         check_rows(f"java where {where}", rows, expected, history=history, step=last, test=TEST)
+
+
+def test_java_finds_not_a_number_above_every_number_in_our_files(spark: Any, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("ratio", pa.float64())])
+    columns = {"id": [1, 2, 3], "ratio": [1.0, float("nan"), None]}
+    path = str(tmp_path / "t")
+    table = tk.Table.create(path, name="t", schema=schema, key="id", table_type="cow", engine="local")
+    table.upsert(pa.table(columns, schema=schema))
+    for where in ("ratio > 5", "ratio != 1"):
+        assert JavaTable(spark, path).scan().where(where).count() == 1

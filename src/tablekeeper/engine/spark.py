@@ -117,7 +117,9 @@ class SparkEngine:
     ) -> Frame | None:
         if not uris or not all(uri.startswith("file:") for uri in uris):
             return None
-        frame = self._spark.read.schema(spark_from_arrow(schema)).parquet(*map(_literal_path, uris))
+        # Files of Hudi count days in one calendar for all times; before 1900 Spark 3 wants to be told so.
+        reader = self._spark.read.option("datetimeRebaseMode", "CORRECTED").schema(spark_from_arrow(schema))
+        frame = reader.parquet(*map(_literal_path, uris))
         if where:
             frame = frame.where(where)
         return frame.select(*(f"`{name}`" for name in output.names))

@@ -106,7 +106,7 @@ class BaseFileWriter:
         if self.pending_bytes >= self._context.settings.row_group_bytes:
             self.flush()
 
-    def flush(self) -> None:
+    def flush(self, *, last: bool = False) -> None:
         """Write the gathered rows, as one row group or as several where they came in one large piece."""
         if not self._pending:
             return
@@ -115,7 +115,7 @@ class BaseFileWriter:
         self._pending, self.pending_bytes = [], 0
         columns = [self._column(rows, name) for name in self._schema.names]
         table = pa.table(columns, schema=self._schema)
-        self._open(table).write_table(table, row_group_size=-(-table.num_rows // groups))
+        self._open(table, whole=last).write_table(table, row_group_size=-(-table.num_rows // groups))
 
     def close(
         self,
@@ -127,8 +127,8 @@ class BaseFileWriter:
         publishing: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> WrittenFile:
         """Finish and publish the file; the last step, given its path, runs inside `publishing`."""
-        self.flush()
-        writer = self._open(self._schema.empty_table())
+        self.flush(last=True)
+        writer = self._open(self._schema.empty_table(), whole=True)
         footer = encode_footer(
             avro_schema_json=self._context.avro_schema,
             min_key=self._min_key,
@@ -154,8 +154,10 @@ class BaseFileWriter:
         )
         return WrittenFile(stat, self._column_ranges())
 
-    def _open(self, sample: pa.Table) -> pq.ParquetWriter:
+    def _open(self, sample: pa.Table, *, whole: bool) -> pq.ParquetWriter:
+        """The writer, opened with the first rows; these may be the `whole` file."""
         if self._writer is None:
+            hidden = [name for name in sample.column_names if _may_hide_nan(sample.column(name), whole=whole)]
             compression = self._context.settings.compression
             self._writer = pq.ParquetWriter(
                 self._sink,
@@ -163,6 +165,7 @@ class BaseFileWriter:
                 compression=compression,
                 compression_level=1 if compression == "zstd" else None,
                 use_dictionary=_repeating_columns(sample),
+                write_statistics=_leaves_outside(hidden, self._schema) if hidden else True,
                 store_schema=False,
             )
         return self._writer
@@ -226,3 +229,26 @@ def _repeating_columns(sample: pa.Table) -> list[str]:
             if distinct <= first.num_rows * _REPEATING_SHARE:
                 repeating.append(field.name)
     return repeating
+
+
+def _may_hide_nan(values: pa.ChunkedArray, *, whole: bool) -> bool:
+    """Whether the column, or a field of it, may get bounds in the footer that leave out a not-a-number.
+
+    Arrow does not count them in, and Java and Spark, where they are greater than every number, then skip rows
+    that match. Java's own files have no bounds in that case either.
+    """
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return any(_may_hide_nan(field, whole=whole) for field in values.flatten())
+    if not pa.types.is_floating(kind):
+        return False
+    return not whole or bool(pc.any(pc.is_nan(values)).as_py())
+
+
+def _leaves_outside(columns: Collection[str], schema: pa.Schema) -> list[str]:
+    """Parquet's names of the columns without children, but for those inside of `columns`."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    paths = [leaves.column(position).path for position in range(len(leaves))]
+    return [path for path in paths if path.partition(".")[0] not in columns]
