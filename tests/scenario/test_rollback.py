@@ -144,6 +144,38 @@ def test_a_commit_is_refused_if_what_it_replaced_has_been_cleaned_away(world: Wo
     assert world.rows() == ROWS_OF_SECOND
 
 
+@pytest.mark.parametrize("table_type", ["cow", "mor"])
+def test_a_commit_is_refused_if_only_what_a_savepoint_names_is_left_of_what_it_replaced(
+    make: Callable[..., World], table_type: str
+) -> None:
+    """The file of the savepoint is older than the one that is needed."""
+    world = make(table_type=table_type)
+    world.upsert(FIRST)
+    world.table.savepoint()
+    for time in (2, 3):
+        world.upsert(trips(("a", "sf", time, float(time))))
+        if table_type == "mor":
+            world.clock.advance(10)
+            world.table.compact()
+    newest = world.timeline.completed_writes[-1]
+    before = world.rows()
+    world.clock.advance(10)
+    assert world.table.clean(keep_file_versions=1) is not None
+    with pytest.raises(InvalidRequestError, match="cleaned away"):
+        world.table.rollback(newest.requested_at)
+    assert world.rows() == before
+
+
+def test_what_was_cleaned_of_older_versions_does_not_keep_a_commit_from_being_rolled_back(world: World) -> None:
+    for time in (2, 3, 4):
+        world.upsert(trips(("a", "sf", time, float(time))))
+    unwanted = world.upsert(trips(("b", "sf", 5, 5.0)))
+    world.clock.advance(10)
+    assert world.table.clean(keep_file_versions=2) is not None
+    world.table.rollback(unwanted.instant)
+    assert world.rows() == [("a", 4.0), ("b", 1.0), ("c", 1.0)]
+
+
 def test_a_replace_commit_brings_the_replaced_rows_back(world: World) -> None:
     world.clock.advance(10)
     unwanted = world.table.insert_overwrite(trips(("n", "sf", 1, 7.0)))

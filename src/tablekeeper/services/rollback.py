@@ -8,12 +8,13 @@ stays, because they count as committed by lying before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.plans import decode_clean_plan
+from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
 from tablekeeper.model import (
     Action,
     BaseFile,
@@ -29,7 +30,7 @@ from tablekeeper.model import (
 from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_instant, load_partitions_by_listing
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
-from tablekeeper.timeline.history import load_history
+from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
@@ -200,12 +201,14 @@ def _refuse_cleaned(
     listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
     there: dict[FileGroupId, set[RequestedTime]] = {}
     going = _load_files_of_cleans(environment, timeline)
+    cleaned = _load_cleaned_since(environment, timeline, current)
     for partition, names in listing.items():
         for file in _files(partition, [entry for entry in names if join_path(partition, entry[0]) not in going]):
             there.setdefault(file.group, set()).add(file.instant)
     for group, previous in needed.items():
         left = {i for i in there.get(group, ()) if i != current.requested_at and timeline.is_completed(i)}
-        if not any(previous is None or instant <= previous for instant in left):
+        is_there = any(previous is None or instant <= previous for instant in left)
+        if not is_there or _was_cleaned(environment, timeline, cleaned.get(group, ()), previous):
             raise InvalidRequestError(
                 f"{environment.config.name}, {current}: what it replaced in file group {group} has been cleaned away, "
                 "so that a rollback would lose rows. Write the rows that you want instead."
@@ -225,6 +228,43 @@ def _load_files_of_cleans(environment: TableEnvironment, timeline: Timeline) -> 
             for partition, files in plan.files.items():
                 found.update(join_path(partition, file.path.rpartition("/")[2]) for file in files)
     return frozenset(found)
+
+
+def _load_cleaned_since(
+    environment: TableEnvironment, timeline: Timeline, current: Instant
+) -> dict[FileGroupId, list[BaseFile | LogFile]]:
+    """What cleans have deleted since the commit began. They leave parts of a slice that a savepoint names."""
+    found: dict[FileGroupId, list[BaseFile | LogFile]] = {}
+    for clean in timeline.completed:
+        if clean.action is not Action.CLEAN or clean.completed_at is None:
+            continue
+        if clean.completed_at.value < current.requested_at.value:
+            continue
+        content = load_content(environment.storage, environment.config, clean)
+        metadata = decode_clean_metadata(content, file=instant_path(environment.config, clean))
+        for partition, done in metadata.partitions.items():
+            for file in _files(partition, [(path.rpartition("/")[2], 0) for path in done.succeeded]):
+                found.setdefault(file.group, []).append(file)
+    return found
+
+
+def _was_cleaned(
+    environment: TableEnvironment,
+    timeline: Timeline,
+    files: Iterable[BaseFile | LogFile],
+    previous: RequestedTime | None,
+) -> bool:
+    """Whether one of the deleted files of a group was in the slice on `previous`; None is the only slice there was."""
+    if previous is None:
+        return any(True for _ in files)
+    archived = archived_completions(environment.storage, environment.config)
+    for file in files:
+        completed_at = timeline.completion_of(file.instant) or archived(file.instant)
+        # A log belongs to the base file that was there, or planned, when it completed.
+        is_late_log = isinstance(file, LogFile) and (completed_at is None or completed_at.value > previous.value)
+        if file.instant >= previous or is_late_log:
+            return True
+    return False
 
 
 def _load_files_by_name(environment: TableEnvironment, instant: RequestedTime) -> frozenset[str]:
