@@ -107,3 +107,22 @@ def test_java_finds_not_a_number_above_every_number_in_our_files(spark: Any, tmp
     table.upsert(pa.table(columns, schema=schema))
     for where in ("ratio > 5", "ratio != 1"):
         assert JavaTable(spark, path).scan().where(where).count() == 1
+
+
+@pytest.mark.parametrize("table_type", ["cow", "mor"])
+def test_java_skips_no_file_of_ours_for_its_statistics_of_not_a_number(
+    table_type: str, spark: Any, tmp_path: Path
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ratio", pa.float64())])
+    statistics = {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "true"}
+    options = JavaTable.options_for(
+        name="t", key=["id"], partition_by=["city"], ordering=None, table_type=table_type, extra=statistics
+    )
+    java, nan = JavaTable(spark, str(tmp_path / "t"), options), float("nan")
+    java.write(pa.table({"id": [1], "city": ["sf"], "ratio": [1.0]}, schema=schema), "insert", mode="overwrite")
+    ours = tk.Table.open(java.path, engine="local")
+    cities = ["sf", "sf", "la"]
+    ours.bulk_insert(pa.table({"id": [2, 3, 4], "city": cities, "ratio": [1.0, nan, nan]}, schema=schema))
+    ours.upsert(pa.table({"id": [2, 5, 6], "city": cities, "ratio": [1.0, nan, nan]}, schema=schema))
+    for where, count in {"ratio > 5": 4, "ratio = 1": 2, "ratio <= 1 and id > 0": 2, "not ratio < 5": 4}.items():
+        assert java.scan(hoodie__enable__data__skipping="true").where(where).count() == count, where

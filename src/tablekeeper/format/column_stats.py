@@ -11,6 +11,7 @@ Columns are addressed as in the index definition: by dotted path in the Parquet 
 from __future__ import annotations
 
 import decimal
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -252,14 +253,15 @@ def _comparable(values: Any, value_type: ValueType) -> Any:
 
 
 def _float_bounds(values: Any) -> tuple[float, float]:
-    """Bounds in the order of Java and Spark, where NaN is the largest number."""
+    """Bounds in the order of Java and Spark, where not-a-number is the largest number, but with infinity in its place.
+
+    Java finds nothing in files and partitions with a bound that is not-a-number, not even their other rows.
+    """
     is_nan = pc.is_nan(values)
-    numbers = pc.filter(values, pc.invert(is_nan))
-    ends = pc.min_max(numbers).as_py()
+    ends = pc.min_max(pc.filter(values, pc.invert(is_nan))).as_py()
     has_nan = pc.any(is_nan).as_py()
-    nan = float("nan")
-    minimum = nan if ends["min"] is None else ends["min"]
-    return minimum, nan if has_nan else ends["max"]
+    minimum = math.inf if ends["min"] is None else ends["min"]
+    return minimum, math.inf if has_nan else ends["max"]
 
 
 def _unscaled_decimal(value: decimal.Decimal) -> bytes:
