@@ -75,3 +75,22 @@ def test_a_service_that_cannot_run_is_a_note_and_the_write_stays(make: Callable[
     assert result.services == ()
     assert "clustering after the write failed" in result.notes[0]
     assert buckets.rows() == world.rows()
+
+
+def test_a_loop_of_services_survives_a_failing_round_and_tells_of_it(make: Callable[..., World]) -> None:
+    world = make(table_type="mor", options={"hoodie.compact.inline.max.delta.commits": "2"})
+    world.upsert(FIRST)
+    world.upsert(trips(("a", "sf", 2, 2.0)))
+    properties = ".hoodie/hoodie.properties"
+    loop = world.table.services(["compaction", "clean"], every="1h")
+    content = world.storage.read(properties)
+    world.storage.delete(properties)
+    loop.run_once()
+    assert len(loop.failures) == 2
+    assert loop.results == []
+    world.storage.put(properties, content)
+    loop.run_once()
+    assert len(loop.failures) == 2
+    assert [each.service for each in loop.results] == ["compaction"]
+    loop.run_once()
+    assert len(loop.results) == 1
