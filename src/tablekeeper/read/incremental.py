@@ -75,8 +75,8 @@ def _refuse_bad_query(query: Query) -> None:
     refuse_bad_query(query)
     if not query.config.has_meta_columns:
         raise UnsupportedFeatureError(
-            f"table {query.config.name} does not keep the commit of each row (hoodie.populate.meta.fields is false), "
-            "so that nobody can tell which rows changed. Compare two reads with as_of instead."
+            f"table {query.config.name} does not keep the commit of each row: it was made without Hudi's meta columns. "
+            "Compare two reads with as_of instead."
         )
 
 
