@@ -31,6 +31,7 @@ Call = Callable[[tk.Table], object]
 
 ROWS = trips(("a", "sf", 1, 1.0), ("b", "la", 1, 2.0))
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
+NESTED = pa.schema([*TRIPS, ("at", pa.struct([("ts", pa.int64())])), ("tags", pa.list_(pa.string()))])
 
 
 @pytest.fixture
@@ -223,6 +224,11 @@ def test_wrong_options_are_refused_before_anything_is_made(
         ({"key": ["id", "id"]}, "named twice"),
         ({"partition_by": "nope"}, "partition_by: the schema has no column"),
         ({"ordering": "nope"}, "ordering: the schema has no column"),
+        ({"key": "at.nope", "schema": NESTED}, "no column at.nope"),
+        ({"key": "at", "schema": NESTED}, "key: column at is struct"),
+        ({"partition_by": ["tags"], "schema": NESTED}, "partition_by: column tags is list"),
+        ({"ordering": "tags", "schema": NESTED}, "ordering: column tags is list"),
+        ({"ordering": "at.ts", "schema": NESTED}, "ordering: column at.ts lies inside"),
         ({"table_type": "log"}, "use 'cow'"),
         ({"schema": pa.schema([("id", pa.uint8()), ("city", pa.string()), ("ts", pa.int64())])}, "cast it to int32"),
         ({"ordering": None, "options": {"hoodie.record.merge.mode": "EVENT_TIME_ORDERING"}}, "needs an ordering"),
@@ -236,6 +242,11 @@ def test_a_table_that_cannot_be_is_not_made(tables: TableBuilder, arguments: dic
         tables.create(place, **arguments)
     with pytest.raises(InvalidRequestError, match="is not a Hudi table"):
         tk.Table.open(place, engine="local")
+
+
+def test_a_table_without_a_name_is_not_made(tables: TableBuilder) -> None:
+    with pytest.raises(InvalidRequestError, match="needs a name"):
+        tk.Table.create(tables.new_place(), name="", schema=TRIPS, key="id", engine="local")
 
 
 def test_the_engine_must_be_chosen_clearly(tables: TableBuilder) -> None:

@@ -38,6 +38,8 @@ def new_table_properties(
     options: Options,
 ) -> dict[str, str]:
     """Properties of a table of the current version, without its checksum."""
+    if not name:
+        raise InvalidRequestError("a table needs a name: pass name='…'")
     kind = _TYPES.get(table_type.lower())
     if kind is None:
         raise InvalidRequestError(f"table_type {table_type!r}: use 'cow' (copy on write) or 'mor' (merge on read)")

@@ -18,6 +18,7 @@ from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.read.incremental import read_changes
 from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_schema
+from tablekeeper.record.columns import column_type
 from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
@@ -95,7 +96,7 @@ class Table(Maintenance):
         given = Options(options)
         keys, partitions, order = _names(key), _names(partition_by), _names(ordering)
         stored = storable_schema(chosen.arrow_schema(schema))
-        _refuse_missing_columns(stored, key=keys, partition_by=partitions, ordering=order)
+        _refuse_unfit_columns(stored, key=keys, partition_by=partitions, ordering=order)
         settings = WriteSettings.from_options(given, key_fields=tuple(keys))
         properties = new_table_properties(
             name=name,
@@ -426,15 +427,20 @@ def _as_of(moment: object, config: TableConfig) -> RequestedTime | None:
     return None if moment is None else RequestedTime(parse_moment(moment, zone=config.time_zone))
 
 
-def _refuse_missing_columns(schema: pa.Schema, **roles: list[str]) -> None:
+def _refuse_unfit_columns(schema: pa.Schema, **roles: list[str]) -> None:
     if not roles["key"]:
         raise InvalidRequestError("a table needs a key: pass key='…' with the column that identifies a row")
     for role, names in roles.items():
         for name in names:
-            column = name.split(":")[0].split(".")[0]
+            path = name.split(":")[0]
+            column = path.split(".")[0]
             if column not in schema.names:
                 raise InvalidRequestError(
                     f"{role}: the schema has no column {column!r}. It has {', '.join(schema.names)}."
                 )
+            kind = column_type(schema, path)
+            if pa.types.is_nested(kind) or (role == "ordering" and path != column):
+                what = f"is {kind}" if pa.types.is_nested(kind) else "lies inside of another one"
+                raise InvalidRequestError(f"{role}: column {path} {what}. Choose a column with plain values.")
         if len(set(names)) < len(names):
             raise InvalidRequestError(f"{role}: a column is named twice in {', '.join(names)}.")
