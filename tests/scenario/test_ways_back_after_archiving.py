@@ -57,3 +57,31 @@ def test_the_last_commit_in_front_of_archived_ones_is_not_rolled_back(world: Wor
         with pytest.raises(InvalidRequestError, match="older ones are archived"):
             world.table.rollback(last.requested_at, dry_run=dry_run)
     assert world.rows() == before == [("a", 4.0), *ROWS_OF_FIRST[1:]]
+
+
+@pytest.mark.parametrize("table_type", ["cow", "mor"])
+def test_a_savepoint_names_no_file_that_was_cleaned_after_its_commit(
+    make: Callable[..., World], table_type: str
+) -> None:
+    """The replace commit that hid the file is archived, and only the clean tells the metadata table of its end."""
+    world = make(table_type=table_type, metadata=True)
+    world.upsert(FIRST)
+    world.clock.advance(10)
+    clustering = world.table.cluster(order_by="ts")
+    assert clustering is not None
+    for time in range(2, 6):
+        world.upsert(trips(("a", "sf", time, float(time))))
+    options = {**ALL_BUT_TWO, "tablekeeper.archive.keep.last.plans": "false"}
+    world.clock.advance(10)
+    # The metadata table is compacted, and has the clean in a log on top.
+    world.table.archive(options={**options, "hoodie.metadata.compact.max.delta.commits": 1})
+    world.clock.advance(10)
+    assert world.table.clean(keep_commits=1) is not None
+    world.table.archive(options=options)
+    assert world.timeline.is_archived(clustering.instant)
+    saved = world.table.savepoint()
+    assert {f"{partition}/{name}" for partition, names in saved.files.items() for name in names} <= world.data_files()
+    before = world.rows()
+    world.upsert(trips(("b", "sf", 9, 9.0)))
+    world.table.restore(saved)
+    assert world.rows() == before

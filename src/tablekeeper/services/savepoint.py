@@ -248,14 +248,16 @@ def _load_files(environment: TableEnvironment, timeline: Timeline, commit: Insta
 
 
 def _as_of_completion(timeline: Timeline, commit: Instant) -> Timeline:
-    """The timeline with everything pending that completed after `commit`.
+    """The timeline with every write pending that completed after `commit`.
 
-    Pending and not absent: an instant that is missing from the front of the timeline counts as archived.
+    Pending and not absent: an instant that is missing from the front of the timeline counts as archived. Cleans and
+    rollbacks stay: what they deleted is gone, and the metadata table has to know it.
     """
 
     def back_then(instant: Instant) -> Instant:
         is_later = (
-            instant.completed_at is not None
+            instant.action.writes_data
+            and instant.completed_at is not None
             and commit.completed_at is not None
             and instant.completed_at > commit.completed_at
         )
