@@ -11,8 +11,9 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.engine import local
 from tablekeeper.write import staging
-from tests.support.table_builder import TableBuilder, rows_of
+from tests.support.table_builder import TableBuilder, rows_of, trips
 
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.float64())])
 
 
@@ -200,3 +201,20 @@ def test_log_blocks_written_as_avro_and_as_parquet_read_the_same(tables: TableBu
         assert sum(len(s.logs) for s in table.files()) == 2
         answers.append(rows_of(table.read()))
     assert answers[0] == answers[1] == latest(*writes)
+
+
+@pytest.mark.parametrize("options", [{}, BUCKETS], ids=["simple", "bucket"])
+def test_keys_and_partitions_may_lie_inside_of_structs(
+    tables: TableBuilder, table_type: str, options: dict[str, str]
+) -> None:
+    place = pa.struct([("id", pa.int32()), ("city", pa.string())])
+    schema = pa.schema([("place", place), ("ts", pa.int64())])
+    table = tables.create(
+        schema=schema, key="place.id", partition_by="place.city", table_type=table_type, options=options
+    )
+    first, second = {"id": 1, "city": "sf"}, {"id": 2, "city": "la"}
+    table.upsert(trips((first, 1), (second, 1), schema=schema))
+    assert table.upsert(trips((first, 2), schema=schema)).rows_updated == 1
+    assert table.delete(trips((second,), schema=pa.schema([("place", place)]))).rows_deleted == 1
+    assert table.read().to_pylist() == [{"place": first, "ts": 2}]
+    assert table.read(where="place.city = 'la'").num_rows == 0

@@ -9,7 +9,7 @@ the batches it needs. A task that runs twice writes two files; only the one whos
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +75,7 @@ def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatc
 
     def keyed(batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
         rows = pa.Table.from_batches([conform(batch, schema)])
-        keys = rows.select([name for name in schema.names if name in kept])
+        keys = rows.select(_columns_of(kept, schema).names)
         return keys.append_column(KEY_COLUMN, record_keys(rows, context.key)), partition_paths(rows, context.partition)
 
     return _Stager(context, part).stage(keyed(batch) for batch in batches if batch.num_rows)
@@ -191,9 +191,13 @@ class _Stager:
 
 def _key_schema(context: WriteContext) -> pa.Schema:
     """The columns of the table that keys and partition paths are made of."""
-    paths = [*context.key.fields, *(field.name for field in context.partition.fields)]
-    names = {path if path in context.schema.names else path.split(".")[0] for path in paths}
-    return pa.schema([field for field in context.schema if field.name in names])
+    return _columns_of([*context.key.fields, *(field.name for field in context.partition.fields)], context.schema)
+
+
+def _columns_of(paths: Collection[str], schema: pa.Schema) -> pa.Schema:
+    """The columns that these fields are, or lie inside of."""
+    names = {path if path in schema.names else path.split(".")[0] for path in paths}
+    return pa.schema([field for field in schema if field.name in names])
 
 
 def refuse_too_many_partitions(count: int, context: WriteContext) -> None:
