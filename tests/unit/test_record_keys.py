@@ -95,3 +95,9 @@ def test_a_composite_key_of_one_field_is_hashed_whole_unless_java_takes_it_apart
     rows = pa.table({"k": ["x", "a,b"]})
     values = bucket_field_values(rows, ("k",), key=KeySpec(("k",), composite=True))
     assert [column.to_pylist() for column in values] == [["k:x", "a,b"]]
+
+
+def test_bucket_values_that_look_like_missing_parts_are_taken_for_them_as_java_does() -> None:
+    rows = pa.table({"k": ["__null__", "__empty__", None, "", "x"], "n": [1, 2, 3, 4, 5]})
+    values = bucket_field_values(rows, ("k",), key=KeySpec(("k", "n"), composite=True))
+    assert [column.to_pylist() for column in values] == [[None, "", None, "", "x"]]

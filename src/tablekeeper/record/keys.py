@@ -65,7 +65,7 @@ def bucket_field_values(
     if key.composite and len(key.fields) == 1 and texts:
         whole = record_keys(batch, key)
         return [pc.if_else(pc.match_substring(texts[0], ","), texts[0], whole)]
-    return texts
+    return [_read_back(text) for text in texts] if key.composite else texts
 
 
 def _missing(text: pa.Array) -> pa.Array:
@@ -75,6 +75,12 @@ def _missing(text: pa.Array) -> pa.Array:
 def _mark_empty(text: pa.Array) -> pa.Array:
     empty = pc.equal(pc.binary_length(text), 0)
     return pc.if_else(empty, _EMPTY_PART, text) if pc.any(empty).as_py() else text
+
+
+def _read_back(text: pa.Array) -> pa.Array:
+    """The parts as Java finds them in a key, where a value may look like the mark of one that is missing."""
+    without_nulls = pc.if_else(pc.equal(text, _NULL_PART), None, text)
+    return pc.if_else(pc.equal(without_nulls, _EMPTY_PART), "", without_nulls)
 
 
 def _refuse_missing(missing: pa.Array, *, what: str) -> None:
