@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tablekeeper as tk
@@ -218,3 +219,63 @@ def test_keys_and_partitions_may_lie_inside_of_structs(
     assert table.delete(trips((second,), schema=pa.schema([("place", place)]))).rows_deleted == 1
     assert table.read().to_pylist() == [{"place": first, "ts": 2}]
     assert table.read(where="place.city = 'la'").num_rows == 0
+
+
+def bounds_of_floats(tables: TableBuilder, table: tk.Table) -> list[list[bool]]:
+    """For each base file and each of its row groups, whether the footer has bounds of the column `v`."""
+    storage = tables.storage(table)
+    footers = [pq.read_metadata(storage.open_input(s.base.path)) for s in table.files() if s.base is not None]
+    position = footers[0].schema.names.index("v")
+    return [
+        [footer.row_group(group).column(position).is_stats_set for group in range(footer.num_row_groups)]
+        for footer in footers
+    ]
+
+
+def with_nan(table: pa.Table) -> pa.Table:
+    values = table.column("v").to_pylist()
+    values[-1] = float("nan")
+    return table.set_column(table.schema.get_field_index("v"), "v", pa.array(values))
+
+
+def test_floats_have_bounds_where_it_is_known_that_all_of_them_are_numbers(
+    tables: TableBuilder, table_type: str
+) -> None:
+    table = create(tables, table_type, hoodie_parquet_block_size=20_000)
+    table.upsert(rows(0, 200))
+    assert bounds_of_floats(tables, table) == [[True]]
+    table.upsert(rows(200, 3_000))
+    table.upsert(rows(0, 3_000, ts=2))
+    table.cluster(order_by=["v"])
+    (whole,) = bounds_of_floats(tables, table)
+    assert len(whole) > 1
+    assert all(whole)
+    table.upsert(rows(0, 100, ts=3))
+    if table_type == "mor":
+        assert table.compact() is not None
+    (merged,) = bounds_of_floats(tables, table)
+    assert len(merged) > 1
+    assert all(merged)
+
+
+def test_floats_have_no_bounds_beside_one_that_is_not_a_number(tables: TableBuilder, table_type: str) -> None:
+    table = create(tables, table_type, hoodie_parquet_block_size=20_000)
+    table.upsert(with_nan(rows(0, 3_000)))
+    table.cluster(order_by=["ts"])
+    (clustered,) = bounds_of_floats(tables, table)
+    assert len(clustered) > 1
+    assert not any(clustered)
+    table.upsert(rows(0, 100, ts=2))
+    if table_type == "mor":
+        assert table.compact() is not None
+    assert not any(flag for flags in bounds_of_floats(tables, table) for flag in flags)
+
+
+def test_a_change_that_is_not_a_number_takes_the_bounds_away(tables: TableBuilder, table_type: str) -> None:
+    table = create(tables, table_type, hoodie_parquet_block_size=20_000)
+    table.upsert(rows(0, 3_000))
+    table.cluster(order_by=["v"])
+    table.upsert(with_nan(rows(0, 100, ts=2)))
+    if table_type == "mor":
+        assert table.compact() is not None
+    assert not any(flag for flags in bounds_of_floats(tables, table) for flag in flags)

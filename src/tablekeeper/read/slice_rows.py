@@ -82,6 +82,16 @@ class SliceMerge:
         base = self._file.metadata.num_rows if self._file is not None else 0
         return int(base + (len(self._winners) if self._winners is not None else 0))
 
+    @property
+    def base_metadata(self) -> pq.FileMetaData | None:
+        """The footer of the base file, if there is one."""
+        return self._file.metadata if self._file is not None else None
+
+    @property
+    def changed_rows(self) -> pa.Table:
+        """The rows that the logs bring; some may lose to a row of the base file."""
+        return self._winners.rows if self._winners is not None else self._needed.empty_table()
+
     def rows(self) -> Iterator[pa.Table]:
         """Row group by row group, the added rows last. The columns are at least those of the output."""
         try:

@@ -114,6 +114,11 @@ class Winners:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def rows(self) -> pa.Table:
+        """All rows among the changes, those that lost to another change included."""
+        return self._rows
+
     def apply(self, base: pa.Table, *, keys: pa.Array | pa.ChunkedArray | None = None) -> pa.Table:
         """`base` with its changed rows replaced and its deleted rows left out.
 

@@ -46,6 +46,11 @@ class PartialWinners:
     def __len__(self) -> int:
         return len(self._all.keys)
 
+    @property
+    def rows(self) -> pa.Table:
+        """What is known of each changed row, nulls for the rest."""
+        return self._all.rows
+
     def touches(self, keys: pa.Array | pa.ChunkedArray) -> bool:
         """Whether any of these keys is changed."""
         return bool(pc.any(pc.is_in(keys, value_set=self._all.keys)).as_py())

@@ -22,7 +22,7 @@ from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.space_curves import SAMPLE_ROWS, SpaceCurve, fit_curve
 from tablekeeper.txn.cancel_requests import CancelWatch
-from tablekeeper.write.base_files import BaseFileWriter
+from tablekeeper.write.base_files import BaseFileWriter, holds_nan
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 from tablekeeper.write.row_sorter import RowSorter
@@ -66,9 +66,11 @@ def cluster_group(task: ClusterTask) -> list[WrittenFile]:
         with RowSorter(
             task.context, keys, budget_bytes=settings.task_memory_bytes, chunk_bytes=settings.row_group_bytes
         ) as sorter:
+            found_nan = False
             for rows in _rows(task, dictionaries):
+                found_nan = found_nan or holds_nan(rows)
                 sorter.add(rows)
-            files.expect(sorter.rows)
+            files.expect(sorter.rows, is_free_of_nan=not found_nan)
             for chunk in sorter.chunks():
                 files.write(chunk)
         return files.finish()
@@ -215,12 +217,14 @@ class _OutputFiles:
         self._dictionaries = dictionaries
         self._uuid = task.context.runtime.ids.uuid()
         self._rows_a_file: int | None = None
+        self._is_free_of_nan = False
         self._taken = 0
         self._writer: BaseFileWriter | None = None
         self._done: list[WrittenFile] = []
 
-    def expect(self, rows: int) -> None:
+    def expect(self, rows: int, *, is_free_of_nan: bool) -> None:
         """Share so many rows evenly between the outputs."""
+        self._is_free_of_nan = is_free_of_nan
         self._rows_a_file = max(1, -(-rows // max(1, self._task.outputs)))
 
     def write(self, rows: pa.Table) -> None:
@@ -273,6 +277,7 @@ class _OutputFiles:
             keeps_commit_times=self._task.preserves_metadata,
             dictionaries=self._dictionaries,
         )
+        self._writer.is_free_of_nan = self._is_free_of_nan
         return self._writer
 
     def _close(self) -> None:

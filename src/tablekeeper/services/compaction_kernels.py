@@ -16,7 +16,7 @@ import pyarrow as pa
 from tablekeeper.model import FileSlice
 from tablekeeper.read.slice_rows import SliceMerge, SliceTask
 from tablekeeper.txn.cancel_requests import CancelWatch
-from tablekeeper.write.base_files import BaseFileWriter
+from tablekeeper.write.base_files import BaseFileWriter, holds_nan, is_known_free_of_nan
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 
@@ -49,6 +49,9 @@ def compact_slice(task: CompactionTask) -> WrittenFile:
         expected_rows=merge.most_rows,
         keeps_commit_times=True,
     ) as writer:
+        footer = merge.base_metadata
+        is_base_free = footer is None or is_known_free_of_nan(footer)
+        writer.is_free_of_nan = is_base_free and not holds_nan(merge.changed_rows)
         for rows in merge.rows():
             task.watch.check()
             writer.write(rows)

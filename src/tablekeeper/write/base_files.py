@@ -14,21 +14,22 @@ import pyarrow.parquet as pq
 
 from tablekeeper.format.base_file import encode_base_name, encode_footer
 from tablekeeper.format.bloom import BloomFilterBuilder
-from tablekeeper.format.column_stats import column_ranges_from_parquet
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import FileGroupId, WriteStat, join_path
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.txn.markers import MarkerKind, create_marker
+from tablekeeper.txn.metadata_ranges import load_column_ranges
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 
-__all__ = ["BaseFileWriter"]
+__all__ = ["BaseFileWriter", "holds_nan", "is_known_free_of_nan"]
 
 _COMMIT_TIME = "_hoodie_commit_time"
 _PARTITION_PATH = "_hoodie_partition_path"
 _FILE_NAME = "_hoodie_file_name"
 _LEAST_BLOOM_ENTRIES = 100
 _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+_FLOATS = ("FLOAT", "DOUBLE")
 _SAMPLE_ROWS = 4096
 _REPEATING_SHARE = 0.5
 
@@ -39,7 +40,9 @@ class BaseFileWriter:
     Rows are gathered until they fill a row group. Meta columns with one value for the whole file (its name, its
     partition, and in a new file the commit time, unless it `keeps_commit_times` of rows that were written before) are
     added here, as dictionaries of one entry. With `expected_rows` the bloom filter grows along; without, keys are kept
-    until their number is known. Text columns named in `dictionaries` come as dictionaries.
+    until their number is known. Text columns named in `dictionaries` come as dictionaries. Set `is_free_of_nan` before
+    the first rows if it is known that no row to come has a not-a-number: columns with floats then get bounds in the
+    footer although not all rows are at hand when the file is begun.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class BaseFileWriter:
         )
         self.rows = 0
         self.pending_bytes = 0
+        self.is_free_of_nan = False
         self._context = context
         self._replaces = replaces
         self._pending: list[pa.Table] = []
@@ -157,7 +161,7 @@ class BaseFileWriter:
     def _open(self, sample: pa.Table, *, whole: bool) -> pq.ParquetWriter:
         """The writer, opened with the first rows; these may be the `whole` file."""
         if self._writer is None:
-            hidden = [name for name in sample.column_names if _may_hide_nan(sample.column(name), whole=whole)]
+            hidden = [] if self.is_free_of_nan else _columns_that_may_hide_nan(sample, whole=whole)
             compression = self._context.settings.compression
             self._writer = pq.ParquetWriter(
                 self._sink,
@@ -178,13 +182,10 @@ class BaseFileWriter:
         return pa.DictionaryArray.from_arrays(zeros, pa.array([value]))
 
     def _column_ranges(self) -> tuple[ColumnRange, ...]:
-        """Ranges that the footer tells; the metadata table's writer looks the others up in the file."""
+        """Ranges of the columns that the metadata table indexes, here and not where the commit holds the lock."""
         if not self._context.stats_columns:
             return ()
-        with self._context.store.storage.open_input(self._path) as stream:
-            metadata = pq.read_metadata(stream)
-        ranges = column_ranges_from_parquet(metadata, self._context.file_schema, columns=self._context.stats_columns)
-        return tuple(ranges.values())
+        return load_column_ranges(self._context.store.storage, self._path, columns=self._context.stats_columns)
 
     def _start_bloom(self, rows: int) -> BloomFilterBuilder:
         rate = self._context.settings.bloom_false_positive_rate
@@ -231,18 +232,45 @@ def _repeating_columns(sample: pa.Table) -> list[str]:
     return repeating
 
 
-def _may_hide_nan(values: pa.ChunkedArray, *, whole: bool) -> bool:
-    """Whether the column, or a field of it, may get bounds in the footer that leave out a not-a-number.
+def holds_nan(rows: pa.Table) -> bool:
+    """Whether a column, or a field inside of one, has a not-a-number that the bounds of a footer would leave out."""
+    return any(_has_nan(values) for column in rows.columns for values in _floats(column))
+
+
+def is_known_free_of_nan(metadata: pq.FileMetaData) -> bool:
+    """Whether a base file says that it has no not-a-number: columns with one have no bounds, in Java's files too."""
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            if column.physical_type in _FLOATS and not _has_bounds(column):
+                return False
+    return True
+
+
+def _has_bounds(column: pq.ColumnChunkMetaData) -> bool:
+    """Whether the footer gives the bounds of the column, or says that it has no value."""
+    known = column.statistics
+    return known is not None and bool(known.has_min_max or known.null_count == column.num_values)
+
+
+def _columns_that_may_hide_nan(sample: pa.Table, *, whole: bool) -> list[str]:
+    """Columns that may get bounds in the footer that leave out a not-a-number. `sample` may be the `whole` file.
 
     Arrow does not count them in, and Java and Spark, where they are greater than every number, then skip rows
     that match. Java's own files have no bounds in that case either.
     """
-    kind = values.type
-    if pa.types.is_struct(kind):
-        return any(_may_hide_nan(field, whole=whole) for field in values.flatten())
-    if not pa.types.is_floating(kind):
-        return False
-    return not whole or bool(pc.any(pc.is_nan(values)).as_py())
+    floats = {name: _floats(sample.column(name)) for name in sample.column_names}
+    return [name for name, values in floats.items() if values and (not whole or any(map(_has_nan, values)))]
+
+
+def _floats(values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    if pa.types.is_struct(values.type):
+        return [each for field in values.flatten() for each in _floats(field)]
+    return [values] if pa.types.is_floating(values.type) else []
+
+
+def _has_nan(values: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.is_nan(values)).as_py())
 
 
 def _leaves_outside(columns: Collection[str], schema: pa.Schema) -> list[str]:

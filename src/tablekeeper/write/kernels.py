@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
-from tablekeeper.write.base_files import BaseFileWriter
+from tablekeeper.write.base_files import BaseFileWriter, holds_nan, is_known_free_of_nan
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import log_name, write_log_file
 from tablekeeper.write.plan import GroupWork, RowSource, WorkKind
@@ -117,6 +117,7 @@ def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
             expected_rows=base.metadata.num_rows + rows.num_rows,
         ) as writer,
     ):
+        writer.is_free_of_nan = is_known_free_of_nan(base.metadata) and not holds_nan(rows)
         columns = [name for name in base.schema_arrow.names if name not in _REWRITTEN_COLUMNS]
         for number in range(base.num_row_groups):
             # Nothing may hold on to the old rows while the new ones are encoded: row groups are large.
