@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.errors import CorruptTableError
+from tablekeeper.errors import ConflictError, CorruptTableError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.timeline import instant_path
 from tests.support.recovery_world import FIRST, LAPSED_S, World
@@ -121,6 +121,27 @@ def test_a_rollback_that_was_begun_and_whose_plan_is_lost_is_an_error_with_its_n
     assert OLD.value in finding.subject
     with pytest.raises(CorruptTableError, match=OLD.value):
         world.upsert(FIRST)
+
+
+@pytest.mark.parametrize("content", [b"", b"Obj\x01\x00"], ids=["empty", "cut off"])
+def test_a_restore_that_died_before_its_plan_was_written_is_removed(world: World, content: bytes) -> None:
+    config = world.table.config
+    world.storage.put(instant_path(config, Instant(OLD, Action.RESTORE, State.REQUESTED)), content)
+    with pytest.raises(ConflictError, match="doctor --fix"):
+        world.upsert(trips(("b", "sf", 3, 3.0)))
+    assert _kinds(world.table.doctor()) == ["half-done-restore"]
+    assert len(world.table.doctor(fix=True).mended) == 1
+    world.upsert(trips(("b", "sf", 3, 3.0)))
+    assert world.table.doctor().is_healthy
+
+
+def test_a_restore_that_was_begun_and_whose_plan_is_lost_is_left_to_people(world: World) -> None:
+    config = world.table.config
+    for state in (State.REQUESTED, State.INFLIGHT):
+        world.storage.put(instant_path(config, Instant(OLD, Action.RESTORE, state)), b"")
+    report = world.table.doctor(fix=True)
+    assert _kinds(report) == ["half-done-restore"]
+    assert [error for _, error in report.failed if "was begun" in str(error)]
 
 
 def test_the_advice_of_a_failed_read_leads_to_a_doctor_that_names_the_file(tmp_path: Path) -> None:

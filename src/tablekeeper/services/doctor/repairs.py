@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tablekeeper.config.metadata_settings import MetadataSettings
-from tablekeeper.errors import InvalidRequestError, TablekeeperError
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.cancel import pending_plans, remove_failed_plan
 from tablekeeper.services.clean import finish_cleans
@@ -51,7 +51,11 @@ def _finish_properties(environment: TableEnvironment, _: Repair, __: DoctorSetti
 
 def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     restore = Instant(RequestedTime(repair.subject), Action.RESTORE, State.INFLIGHT)
-    plan = load_restore_plan(environment, restore)
+    try:
+        plan = load_restore_plan(environment, restore)
+    except CorruptTableError:
+        _remove_restore_without_plan(environment, restore.requested_at)
+        return
     if plan.savepoint is None:
         raise TablekeeperError(f"{restore} does not say which savepoint it goes back to: finish it in Java")
 
@@ -60,6 +64,18 @@ def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSett
 
     commit = RequestedTime(plan.savepoint)
     execute_restore(environment, commit, approve=approve, before_publish=metadata_rollback(environment))
+
+
+def _remove_restore_without_plan(environment: TableEnvironment, requested_at: RequestedTime) -> None:
+    """Take a restore off the timeline that died while its plan was written; one that was begun is for people."""
+    with environment.locked() as lease:
+        restore = load_timeline(environment.storage, environment.config).find(requested_at)
+        if restore is None or restore.action is not Action.RESTORE or restore.is_completed:
+            return
+        if restore.state is not State.REQUESTED:
+            raise TablekeeperError(f"{restore} was begun, and its plan does not decode: finish it in Java")
+        lease.check()
+        remove_instant_files(environment.storage, environment.config, restore)
 
 
 def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
