@@ -13,6 +13,7 @@ import tablekeeper as tk
 from tablekeeper.config.options import Options
 from tablekeeper.config.write_settings import LogBlockFormat
 from tablekeeper.engine.spark import SparkEngine
+from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.base_file import decode_footer
 from tablekeeper.format.bloom import might_contain
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, decode_blocks
@@ -310,3 +311,11 @@ def test_spark_workers_do_the_same(spark: Any, tables: TableBuilder, table_path:
     done = compact(table) if service == "compaction" else compact_logs(table)
     assert done.file_groups == 4
     assert everything(local) == before
+
+
+@pytest.mark.parametrize("service", ["compact", "log_compact", "explain_compaction"])
+def test_a_table_without_logs_is_told_to_cluster_instead(tables: TableBuilder, service: str) -> None:
+    table = tables.create(table_type="cow")
+    table.upsert(trips(("a", "sf", 1, 1.0)))
+    with pytest.raises(InvalidRequestError, match="Cluster it"):
+        getattr(table, service)()

@@ -62,23 +62,22 @@ class ServiceFactory:
     def make(self, kind: ServiceKind, clustering: ClusteringRequest | None = None) -> Service:
         match kind:
             case ServiceKind.COMPACTION:
-                return Compaction(self._narrowed(self._compaction_strategy()))
+                self._refuse_without_logs()
+                compaction = CompactionSettings.from_options(self.options)
+                return Compaction(self._narrowed(compaction_strategy(compaction, now_ms=self._now_ms)))
             case ServiceKind.LOG_COMPACTION:
+                self._refuse_without_logs()
                 settings = LogCompactionSettings.from_options(self.options)
                 return LogCompaction(self._narrowed(log_compaction_strategy(settings)))
             case ServiceKind.CLUSTERING:
                 return self._clustering(clustering or ClusteringRequest())
 
-    def make_all(self) -> dict[ServiceKind, Service]:
-        return {kind: self.make(kind) for kind in ServiceKind}
-
-    def _compaction_strategy(self) -> PlanningStrategy:
+    def _refuse_without_logs(self) -> None:
         if not self.environment.config.is_mor:
             raise InvalidRequestError(
                 f"table {self.environment.config.name} is copy-on-write: it has no logs to compact. Cluster it to join "
                 "small files or to order rows."
             )
-        return compaction_strategy(CompactionSettings.from_options(self.options), now_ms=self._now_ms)
 
     def _clustering(self, request: ClusteringRequest) -> Service:
         settings = request.applied_to(ClusteringSettings.from_options(self.options))
