@@ -17,12 +17,11 @@ from tablekeeper.format.base_file import decode_footer, encode_footer
 from tablekeeper.format.bloom import BloomFilterBuilder, bloom_size, build_bloom_filter, might_contain
 from tablekeeper.format.hashing import (
     bucket_of_values,
-    consistent_hash,
-    file_group_of_keys,
     java_string_hash,
     md5_key,
     xxhash64_key,
 )
+from tablekeeper.format.metadata_records import metadata_file_group_index
 from tests.support.damage import DAMAGED_FILE, assert_survives_damage, damage, truncations
 
 __all__: list[str] = []
@@ -219,20 +218,17 @@ def test_buckets_are_those_of_a_java_list_of_strings(rows: list[tuple[str, str]]
     assert bucket_of_values(columns, buckets=buckets).tolist() == expected
 
 
-@given(st.lists(KEY, max_size=20), st.integers(1, 100))
-def test_keys_of_the_metadata_table_go_to_the_file_group_that_java_asks(keys: list[str], groups: int) -> None:
-    expected = [abs(_as_signed(_java_hash(key))) % groups for key in keys]
-    assert file_group_of_keys(pa.array(keys, pa.string()), groups=groups).tolist() == expected
+@given(KEY, st.integers(1, 100))
+def test_keys_of_the_metadata_table_go_to_the_file_group_that_java_asks(key: str, groups: int) -> None:
+    assert metadata_file_group_index(key, groups=groups) == abs(_as_signed(_java_hash(key))) % groups
 
 
 def test_hashes_known_from_java() -> None:
     # "polygenelubricants" is the well-known text whose Java hash is the lowest 32-bit integer.
     assert java_string_hash(pa.array(["hello", "polygenelubricants"])).tolist() == [99162322, -(2**31)]
-    assert file_group_of_keys(pa.array(["polygenelubricants"]), groups=10).tolist() == [8]
+    assert metadata_file_group_index("polygenelubricants", groups=10) == 8
     assert xxhash64_key("x") == xxhash.xxh64_digest(b"x", seed=0xFFFFFFFFDABADABA)
     assert md5_key("").hex() == "d41d8cd98f00b204e9800998ecf8427e"
-    assert consistent_hash([""]) == 0x02CC5D05
-    assert consistent_hash(["a", "b"]) == consistent_hash(["ab"])
 
 
 def test_columns_longer_than_a_chunk_are_hashed_to_their_end() -> None:

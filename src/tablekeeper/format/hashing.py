@@ -19,9 +19,7 @@ import xxhash
 __all__ = [
     "as_binary",
     "bucket_of_values",
-    "consistent_hash",
     "equal_length_groups",
-    "file_group_of_keys",
     "java_string_hash",
     "md5_key",
     "xxhash64_key",
@@ -58,18 +56,6 @@ def bucket_of_values(columns: Sequence[pa.Array], *, buckets: int) -> npt.NDArra
     hashes &= np.uint32(_POSITIVE)
     hashes %= np.uint32(buckets)
     return hashes.view(np.int32)
-
-
-def file_group_of_keys(keys: pa.Array, *, groups: int) -> npt.NDArray[np.int32]:
-    """The number of the file group, inside a partition of the metadata table, that holds each key."""
-    hashes = np.abs(java_string_hash(keys)).view(np.uint32)
-    hashes %= np.uint32(groups)
-    return hashes.view(np.int32)
-
-
-def consistent_hash(values: Sequence[str]) -> int:
-    """The place of a record on the ring of the consistent hashing index, from the texts of its index fields."""
-    return xxhash.xxh32_intdigest("".join(values).encode(), seed=0) & _POSITIVE
 
 
 def xxhash64_key(text: str) -> bytes:

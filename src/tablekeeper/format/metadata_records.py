@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import enum
 import functools
-import hashlib
 import io
 import json
 import math
@@ -26,10 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import fastavro
-import xxhash
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.avro_container import schema_json
+from tablekeeper.format.hashing import md5_key, xxhash64_key
 from tablekeeper.format.metadata_avro import (
     BOOLEAN,
     BYTES,
@@ -82,7 +81,6 @@ _META_COLUMNS = (
     "_hoodie_partition_path",
     "_hoodie_file_name",
 )
-_HASH_SEED = 0xFFFFFFFFDABADABA
 
 
 class ValueType(enum.IntEnum):
@@ -447,12 +445,12 @@ def _order(value: Any, *, value_type: ValueType) -> Any:
 @functools.lru_cache(maxsize=64)
 def _file_digest(file_name: str) -> str:
     """Kept for a moment: the keys of all columns of a file are made one after the other."""
-    return base64.b64encode(hashlib.md5(file_name.encode(), usedforsecurity=False).digest()).decode()
+    return base64.b64encode(md5_key(file_name)).decode()
 
 
 @functools.lru_cache(maxsize=4096)
 def _hash64(text: str) -> str:
-    return base64.b64encode(xxhash.xxh64_digest(text.encode(), _HASH_SEED)).decode()
+    return base64.b64encode(xxhash64_key(text)).decode()
 
 
 @functools.lru_cache(maxsize=256)

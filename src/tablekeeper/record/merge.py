@@ -150,10 +150,6 @@ class Winners:
             return self._rows
         return self._rows.take(pa.array(fresh))
 
-    @property
-    def has_deletes(self) -> bool:
-        return bool(self._deleted.any())
-
     def rows_with_deletes(self) -> pa.Table:
         """The winning row of each key, rows that delete included; keys deleted without a row are left out."""
         rows = self._row_of[self._row_of >= 0]

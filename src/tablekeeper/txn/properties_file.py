@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.config.table_properties import CHECKSUM_KEY, DATABASE_KEY, NAME_KEY
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError, StorageError
-from tablekeeper.format.properties import decode_properties, encode_properties, table_checksum
+from tablekeeper.format.properties import decode_properties, encode_properties, table_checksum, verify_checksum
 from tablekeeper.storage import Storage
 
 __all__ = [
@@ -108,7 +108,8 @@ def _load(storage: Storage, path: str) -> dict[str, str] | None:
         properties = decode_properties(storage.read(path), file=path)
     except NotFoundError:
         return None
-    _verify(properties, file=path)
+    database, table = properties.get(DATABASE_KEY, ""), properties.get(NAME_KEY, "")
+    verify_checksum(properties.get(CHECKSUM_KEY), database=database, table=table, file=path)
     return properties
 
 
@@ -117,12 +118,6 @@ def _load_or_none(storage: Storage, path: str) -> dict[str, str] | None:
         return _load(storage, path)
     except CorruptTableError:
         return None
-
-
-def _verify(properties: Mapping[str, str], *, file: str) -> None:
-    stated = properties.get(CHECKSUM_KEY)
-    if stated is not None and stated != _checksum(properties):
-        raise CorruptTableError(file=file, reason=f"the checksum is {stated}, but {_checksum(properties)} was expected")
 
 
 def _with_checksum(properties: Mapping[str, str]) -> dict[str, str]:
