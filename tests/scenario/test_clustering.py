@@ -209,3 +209,13 @@ def test_spark_clusters_as_the_local_engine_does(
 
 def _columns(rows: pa.Table, *names: str) -> list[list[Any]]:
     return [rows.column(name).to_pylist() for name in names]
+
+
+def test_a_plan_executed_twice_tells_the_same(tables: TableBuilder) -> None:
+    table = busy_table(tables)
+    plan = table.schedule_clustering()
+    assert plan is not None
+    first, again = table.execute(plan), table.execute(plan)
+    assert (first.outcome, again.outcome) == ("completed", "already completed")
+    assert again.file_groups == first.file_groups == len(plan.file_groups)
+    assert sorted(again.files) == sorted(first.files)

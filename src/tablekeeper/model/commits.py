@@ -86,5 +86,9 @@ class CommitMetadata:
     @property
     def file_groups(self) -> frozenset[FileGroupId]:
         """File groups written or replaced."""
-        replaced = {FileGroupId(p, f) for p, ids in (self.replaced or {}).items() for f in ids}
-        return frozenset({stat.group for stat in self.stats} | replaced)
+        return frozenset({stat.group for stat in self.stats}) | self.replaced_groups
+
+    @property
+    def replaced_groups(self) -> frozenset[FileGroupId]:
+        """File groups that are hidden from the completion on."""
+        return frozenset(FileGroupId(p, f) for p, ids in (self.replaced or {}).items() for f in ids)

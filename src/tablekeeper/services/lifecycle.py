@@ -396,12 +396,14 @@ def _completed_before(environment: TableEnvironment, service: Service, completed
     metadata = load_commit_metadata(environment.storage, environment.config, completed)
     if metadata.operation is not service.kind.operation:
         raise InvalidRequestError(f"{completed} is no plan of {service.kind.value}: there is nothing to execute.")
+    # Those that the plan named: a clustering replaced them, and wrote new ones.
+    planned = metadata.file_groups if metadata.replaced is None else metadata.replaced_groups
     return ServiceResult(
         instant=completed.requested_at,
         service=service.kind.value,
         outcome="already completed",
         completed_at=completed.completed_at,
-        file_groups=len(metadata.file_groups),
+        file_groups=len(planned),
         files=tuple(stat.path for stat in metadata.stats),
         rows=sum(stat.writes for stat in metadata.stats),
         bytes_written=sum(stat.size for stat in metadata.stats),
