@@ -217,5 +217,5 @@ def test_a_plan_executed_twice_tells_the_same(tables: TableBuilder) -> None:
     assert plan is not None
     first, again = table.execute(plan), table.execute(plan)
     assert (first.outcome, again.outcome) == ("completed", "already completed")
-    assert again.file_groups == first.file_groups == len(plan.file_groups)
+    assert again.file_groups == first.file_groups == plan.file_groups
     assert sorted(again.files) == sorted(first.files)
