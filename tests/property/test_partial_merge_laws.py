@@ -123,7 +123,7 @@ def test_partial_rows_whole_rows_and_deletes_merge_as_the_law_says(
     assert actual == {key: {name: columns.get(name) for name in VALUES} for key, columns in expected.items()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(cases())
 def test_whole_rows_merge_as_they_do_without_partial_ones(case: Case) -> None:
     winners = PartialWinners([as_change(b, case) for b in case.blocks], case.rule, schema=case.schema)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
 
-__all__ = ["column_type", "column_values", "nearest_name_hint"]
+__all__ = ["column_type", "column_values", "columns_holding", "combined", "nearest_name_hint"]
 
 
 def column_values(data: pa.RecordBatch | pa.Table, path: str) -> pa.Array | pa.ChunkedArray:
@@ -42,6 +42,19 @@ def column_type(schema: pa.Schema, path: str) -> pa.DataType:
             raise InvalidRequestError(f"no column {path} in the data{nearest_name_hint(path, known or schema.names)}")
         found = found.field(children.index(step)).type
     return found
+
+
+def columns_holding(paths: Iterable[str], schema: pa.Schema) -> pa.Schema:
+    """The columns that these fields are, or lie inside of."""
+    names = {path if path in schema.names else path.split(".")[0] for path in paths}
+    return pa.schema([field for field in schema if field.name in names])
+
+
+def combined(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One array of all chunks."""
+    if isinstance(values, pa.ChunkedArray):
+        return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    return values
 
 
 def nearest_name_hint(name: str, known: Iterable[str]) -> str:

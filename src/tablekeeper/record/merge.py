@@ -28,8 +28,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.config.table_config import MergeMode
+from tablekeeper.record.columns import combined
 
-__all__ = ["KEY_COLUMN", "Deletes", "MergeRule", "Versions", "Winners", "collapse", "combined", "not_older"]
+__all__ = [
+    "KEY_COLUMN",
+    "Deletes",
+    "MergeRule",
+    "Versions",
+    "Winners",
+    "collapse",
+    "not_older",
+    "positions_in",
+    "replaced",
+]
 
 KEY_COLUMN = "_hoodie_record_key"
 _DELETED_COLUMN = "_hoodie_is_deleted"
@@ -126,11 +137,9 @@ class Winners:
         table itself does not hold them.
         """
         base_keys = base.column(KEY_COLUMN) if keys is None else keys
-        found = combined(pc.index_in(base_keys, value_set=self._keys).fill_null(-1)).to_numpy(zero_copy_only=False)
-        positions = np.flatnonzero(found >= 0)
+        positions, change = positions_in(base_keys, self._keys)
         if len(positions) == 0:
             return base
-        change = found[positions]
         self._seen[change] = True
         wins = self._wins(base, positions, change)
         positions, change = positions[wins], change[wins]
@@ -187,14 +196,14 @@ class Winners:
         return wins | not_older(new, old)
 
     def _rewrite(self, base: pa.Table, positions: _Positions, change: _Positions, deleted: _Mask) -> pa.Table:
-        replaced = positions[~deleted]
-        if len(replaced):
+        rewritten = positions[~deleted]
+        if len(rewritten):
             chosen = np.arange(base.num_rows)
-            chosen[replaced] = base.num_rows + np.arange(len(replaced))
+            chosen[rewritten] = base.num_rows + np.arange(len(rewritten))
             places, source = pa.array(chosen), pa.array(self._row_of[change[~deleted]])
             changed = set(self._rows.column_names)
             columns = [
-                _replace(base.column(name), self._rows.column(name).take(source), places)
+                replaced(base.column(name), self._rows.column(name).take(source), places)
                 if name in changed
                 else base.column(name)
                 for name in base.column_names
@@ -207,10 +216,23 @@ class Winners:
         return base
 
 
+def positions_in(keys: pa.Array | pa.ChunkedArray, known: pa.Array) -> tuple[_Positions, _Positions]:
+    """Positions of those of `keys` that are in `known`, and where they are there."""
+    found = combined(pc.index_in(keys, value_set=known).fill_null(-1)).to_numpy(zero_copy_only=False)
+    positions: _Positions = np.flatnonzero(found >= 0)
+    return positions, found[positions]
+
+
 def not_older(new: pa.Table, old: pa.Table) -> _Mask:
     """Row by row, whether ordering values of a later change let it win over those of an earlier one."""
     new, old = _comparable(new), _comparable(old)
     return _not_less(list(map(combined, new.columns)), list(map(combined, old.columns)))
+
+
+def replaced(column: pa.ChunkedArray, fresh: pa.ChunkedArray, places: pa.Array) -> pa.Array:
+    """The values at `places` of `column` with `fresh` behind it: faster than replacing them by a mask."""
+    base = combined(column)
+    return combined(pa.chunked_array([base, combined(fresh).cast(base.type)])).take(places)
 
 
 @dataclass(slots=True)
@@ -371,12 +393,6 @@ def _less(a: pa.Array, b: pa.Array) -> _Mask:
     return less
 
 
-def _replace(column: pa.ChunkedArray, fresh: pa.ChunkedArray, places: pa.Array) -> pa.Array:
-    """The values at `places` of `column` with `fresh` behind it: faster than replacing them by a mask."""
-    base = combined(column)
-    return combined(pa.chunked_array([base, combined(fresh).cast(base.type)])).take(places)
-
-
 def _deleted_rows(rows: pa.Table) -> _Mask:
     deleted: _Mask = np.zeros(rows.num_rows, dtype=bool)
     if _DELETED_COLUMN in rows.column_names:
@@ -393,13 +409,6 @@ def _mask(values: pa.Array | pa.ChunkedArray) -> _Mask:
 
 def _nulls(schema: pa.Schema, count: int) -> pa.Table:
     return pa.table([pa.nulls(count, field.type) for field in schema], schema=schema)
-
-
-def combined(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array of all chunks."""
-    if isinstance(values, pa.ChunkedArray):
-        return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    return values
 
 
 def _concat(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:

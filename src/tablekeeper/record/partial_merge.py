@@ -14,14 +14,24 @@ ones and deletes follow one law (checked by property tests against a row-by-row 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule, Versions, collapse, combined, not_older
+from tablekeeper.record.columns import combined
+from tablekeeper.record.merge import (
+    KEY_COLUMN,
+    Deletes,
+    MergeRule,
+    Versions,
+    collapse,
+    not_older,
+    positions_in,
+    replaced,
+)
 
 __all__ = ["PartialWinners"]
 
@@ -40,7 +50,8 @@ class PartialWinners:
         self._all = collapse([], rule, schema=schema).as_versions()
         self._known: dict[str, _Mask] = {name: np.zeros(0, dtype=bool) for name in schema.names}
         for change in changes:
-            self._add(change)
+            for part in _once_each(change):
+                self._add(part)
         self._seen: _Mask = np.zeros(len(self), dtype=bool)
 
     def __len__(self) -> int:
@@ -57,7 +68,7 @@ class PartialWinners:
 
     def apply(self, base: pa.Table) -> pa.Table:
         """`base` with what is known of its changed rows laid over them, and its deleted rows left out."""
-        positions, change = _matches(base.column(KEY_COLUMN), self._all.keys)
+        positions, change = positions_in(base.column(KEY_COLUMN), self._all.keys)
         self._seen[change] = True
         wins = self._wins_over(base, positions, change)
         positions, change = positions[wins], change[wins]
@@ -84,13 +95,13 @@ class PartialWinners:
         return self._all.by_commit_time[change] | not_older(ordering.take(pa.array(change)), old)
 
     def _add(self, change: pa.Table | Deletes) -> None:
-        """Merge a change with what is known so far."""
+        """Merge a change, in which no key comes twice, with what is known so far."""
         given: set[str] = set()
         if not isinstance(change, Deletes):
             given = set(change.column_names)
             change = _padded(change, self._schema)
         new = collapse([change], self._rule, schema=self._schema).as_versions()
-        meeting = _Meeting(self._all, new, self._rule, is_deletion=isinstance(change, Deletes))
+        meeting = _Meeting(self._all, new, is_deletion=isinstance(change, Deletes))
         columns = []
         for name in self._schema.names:
             takes, self._known[name] = meeting.settle(self._known[name], is_given=name in given)
@@ -110,8 +121,8 @@ class _Meeting:
     Where `wins`, the new version does. Where `alone`, the loser gives no columns.
     """
 
-    def __init__(self, known: Versions, new: Versions, rule: MergeRule, *, is_deletion: bool) -> None:
-        self.places, self.slots = _matches(new.keys, known.keys)
+    def __init__(self, known: Versions, new: Versions, *, is_deletion: bool) -> None:
+        self.places, self.slots = positions_in(new.keys, known.keys)
         self.fresh: _Positions = np.setdiff1d(np.arange(len(new.keys)), self.places)
         deleted = known.deleted[self.slots] | new.deleted[self.places]
         self.wins: _Mask = np.ones(len(self.places), dtype=bool)
@@ -149,22 +160,40 @@ class _Meeting:
         return pa.table(columns, schema=new.schema)
 
 
-def _matches(keys: pa.Array | pa.ChunkedArray, known: pa.Array) -> tuple[_Positions, _Positions]:
-    """Positions of `keys` that are in `known`, and where there."""
-    found = combined(pc.index_in(keys, value_set=known).fill_null(-1)).to_numpy(zero_copy_only=False)
-    positions: _Positions = np.flatnonzero(found >= 0)
-    return positions, found[positions].astype(np.int64)
+def _once_each(change: pa.Table | Deletes) -> Iterator[pa.Table | Deletes]:
+    """The change in parts in which each key comes once: what comes after a delete meets that, and not what was before.
+
+    The parts are in order: the first of each key, then the second of those that come again, and so on.
+    """
+    keys = change.keys if isinstance(change, Deletes) else combined(change.column(KEY_COLUMN))
+    codes = pc.dictionary_encode(keys)
+    if len(codes.dictionary) == len(keys):
+        yield change
+        return
+    number = codes.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(number, kind="stable")
+    firsts = np.searchsorted(number[order], number[order])
+    turn: _Positions = np.empty(len(keys), dtype=np.int64)
+    turn[order] = np.arange(len(keys)) - firsts
+    for each in range(int(turn.max()) + 1):
+        yield _filtered(change, pa.array(turn == each))
+
+
+def _filtered(change: pa.Table | Deletes, mask: pa.Array) -> pa.Table | Deletes:
+    if not isinstance(change, Deletes):
+        return change.filter(mask)
+    ordering = None if change.ordering is None else change.ordering.filter(mask)
+    by_commit_time = None if change.by_commit_time is None else change.by_commit_time.filter(mask)
+    return Deletes(change.keys.filter(mask), ordering, by_commit_time)
 
 
 def _overlaid(column: pa.ChunkedArray, at: _Positions, source: pa.ChunkedArray, chosen: _Positions) -> pa.Array:
     """`column` with the `chosen` values of `source` in the places `at`."""
-    base = combined(column)
     if len(at) == 0:
-        return base
-    places = np.arange(len(base))
-    places[at] = len(base) + np.arange(len(at))
-    fresh = combined(source.take(pa.array(chosen))).cast(base.type)
-    return pa.concat_arrays([base, fresh]).take(pa.array(places))
+        return combined(column)
+    places = np.arange(len(column))
+    places[at] = len(column) + np.arange(len(at))
+    return replaced(column, source.take(pa.array(chosen)), pa.array(places))
 
 
 def _padded(rows: pa.Table, schema: pa.Schema) -> pa.Table:

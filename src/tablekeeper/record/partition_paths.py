@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.record.columns import column_values
+from tablekeeper.record.columns import column_values, combined
 from tablekeeper.record.date_patterns import ParsedTimes, compile_pattern, default_text, parse_times, zone_name
 from tablekeeper.record.values_text import format_values, require_plain
 
@@ -158,7 +158,7 @@ def _segment_codes(
     values: pa.Array | pa.ChunkedArray, field: PartitionField, spec: PartitionSpec
 ) -> tuple[np.ndarray, list[str]]:
     """For each row the number of its distinct value, and the path segment of each of these."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    array = combined(values)
     if field.timestamp is not None:
         local_ms = _local_times(array, field.timestamp, field.name)
         pattern = compile_pattern(field.timestamp.output_format)

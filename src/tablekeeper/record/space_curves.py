@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.record.merge import combined
+from tablekeeper.record.columns import combined
 from tablekeeper.record.sort_order import sorted_positions
 
 __all__ = ["SAMPLE_ROWS", "SpaceCurve", "fit_curve", "hilbert_positions", "z_positions"]

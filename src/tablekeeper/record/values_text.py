@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
+from tablekeeper.record.columns import combined
 
 __all__ = ["format_values", "parse_value", "require_plain", "show_times"]
 
@@ -31,7 +32,7 @@ _INT32_MAX = 2**31 - 1
 
 def format_values(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The values as Hudi's key generators print them, as a string array of the same length."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    array = combined(values)
     require_plain(array.type)
     if pa.types.is_string(array.type):
         return array

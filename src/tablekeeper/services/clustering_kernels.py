@@ -17,7 +17,7 @@ from tablekeeper.config.clustering_order import ClusteringOrder, Layout, OutputL
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice
 from tablekeeper.read.slice_rows import SliceTask, open_base_file, read_row_group, read_slice
-from tablekeeper.record.columns import column_type, column_values
+from tablekeeper.record.columns import column_type, column_values, columns_holding
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.space_curves import SAMPLE_ROWS, SpaceCurve, fit_curve
@@ -187,8 +187,7 @@ def _base_sample(task: ClusterTask) -> list[pa.ChunkedArray] | None:
 
     Changes in logs do not matter to bounds, and reading few columns costs little.
     """
-    names = {path if path in task.context.schema.names else path.split(".")[0] for path in task.layout.order.columns}
-    schema = pa.schema([field for field in task.context.schema if field.name in names])
+    schema = columns_holding(task.layout.order.columns, task.context.schema)
     bases = [file_slice.base for file_slice in task.slices if file_slice.base is not None]
     parts = [part for base in bases for part in _columns_of(task, base, schema)]
     total = sum(part.num_rows for part in parts)
@@ -276,8 +275,8 @@ class _OutputFiles:
             expected_rows=self._rows_a_file,
             keeps_commit_times=self._task.preserves_metadata,
             dictionaries=self._dictionaries,
+            is_free_of_nan=self._is_free_of_nan,
         )
-        self._writer.is_free_of_nan = self._is_free_of_nan
         return self._writer
 
     def _close(self) -> None:

@@ -48,10 +48,8 @@ def compact_slice(task: CompactionTask) -> WrittenFile:
         replaces=base.name if base is not None else None,
         expected_rows=merge.most_rows,
         keeps_commit_times=True,
+        is_free_of_nan=is_known_free_of_nan(merge.base_metadata) and not holds_nan(merge.changed_rows),
     ) as writer:
-        footer = merge.base_metadata
-        is_base_free = footer is None or is_known_free_of_nan(footer)
-        writer.is_free_of_nan = is_base_free and not holds_nan(merge.changed_rows)
         for rows in merge.rows():
             task.watch.check()
             writer.write(rows)

@@ -40,9 +40,9 @@ class BaseFileWriter:
     Rows are gathered until they fill a row group. Meta columns with one value for the whole file (its name, its
     partition, and in a new file the commit time, unless it `keeps_commit_times` of rows that were written before) are
     added here, as dictionaries of one entry. With `expected_rows` the bloom filter grows along; without, keys are kept
-    until their number is known. Text columns named in `dictionaries` come as dictionaries. Set `is_free_of_nan` before
-    the first rows if it is known that no row to come has a not-a-number: columns with floats then get bounds in the
-    footer although not all rows are at hand when the file is begun.
+    until their number is known. Text columns named in `dictionaries` come as dictionaries. `is_free_of_nan` says that
+    no row to come has a not-a-number: columns with floats then get bounds in the footer although not all rows are at
+    hand when the file is begun.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class BaseFileWriter:
         expected_rows: int | None = None,
         keeps_commit_times: bool = False,
         dictionaries: Collection[str] = (),
+        is_free_of_nan: bool = False,
     ) -> None:
         self.group = group
         self.name = encode_base_name(
@@ -62,9 +63,9 @@ class BaseFileWriter:
         )
         self.rows = 0
         self.pending_bytes = 0
-        self.is_free_of_nan = False
         self._context = context
         self._replaces = replaces
+        self._is_free_of_nan = is_free_of_nan
         self._pending: list[pa.Table] = []
         self._path = join_path(group.partition, self.name)
         self._constants = {_PARTITION_PATH: group.partition, _FILE_NAME: self.name}
@@ -161,7 +162,7 @@ class BaseFileWriter:
     def _open(self, sample: pa.Table, *, whole: bool) -> pq.ParquetWriter:
         """The writer, opened with the first rows; these may be the `whole` file."""
         if self._writer is None:
-            hidden = [] if self.is_free_of_nan else _columns_that_may_hide_nan(sample, whole=whole)
+            hidden = [] if self._is_free_of_nan else _columns_that_may_hide_nan(sample, whole=whole)
             compression = self._context.settings.compression
             self._writer = pq.ParquetWriter(
                 self._sink,
@@ -237,8 +238,13 @@ def holds_nan(rows: pa.Table) -> bool:
     return any(_has_nan(values) for column in rows.columns for values in _floats(column))
 
 
-def is_known_free_of_nan(metadata: pq.FileMetaData) -> bool:
-    """Whether a base file says that it has no not-a-number: columns with one have no bounds, in Java's files too."""
+def is_known_free_of_nan(metadata: pq.FileMetaData | None) -> bool:
+    """Whether a base file says that it has no not-a-number: columns with one have no bounds, in Java's files too.
+
+    None stands for a slice without base file, which has none.
+    """
+    if metadata is None:
+        return True
     for group in range(metadata.num_row_groups):
         for number in range(metadata.num_columns):
             column = metadata.row_group(group).column(number)

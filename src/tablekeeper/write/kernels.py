@@ -115,9 +115,9 @@ def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
             task=task.number,
             replaces=file_slice.base.name,
             expected_rows=base.metadata.num_rows + rows.num_rows,
+            is_free_of_nan=is_known_free_of_nan(base.metadata) and not holds_nan(rows),
         ) as writer,
     ):
-        writer.is_free_of_nan = is_known_free_of_nan(base.metadata) and not holds_nan(rows)
         columns = [name for name in base.schema_arrow.names if name not in _REWRITTEN_COLUMNS]
         for number in range(base.num_row_groups):
             # Nothing may hold on to the old rows while the new ones are encoded: row groups are large.

@@ -9,7 +9,7 @@ the batches it needs. A task that runs twice writes two files; only the one whos
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.hashing import bucket_of_values, java_string_hash
 from tablekeeper.model import join_path
+from tablekeeper.record.columns import columns_holding, combined
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import bucket_field_values, record_keys
 from tablekeeper.record.merge import KEY_COLUMN
@@ -75,7 +76,7 @@ def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatc
 
     def keyed(batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
         rows = pa.Table.from_batches([conform(batch, schema)])
-        keys = rows.select(_columns_of(kept, schema).names)
+        keys = rows.select(columns_holding(kept, schema).names)
         return keys.append_column(KEY_COLUMN, record_keys(rows, context.key)), partition_paths(rows, context.partition)
 
     return _Stager(context, part).stage(keyed(batch) for batch in batches if batch.num_rows)
@@ -98,7 +99,7 @@ def load_staged(store: StorageHandle, staged: Sequence[StagedBatch], *, keys_onl
 
 def key_hashes(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """A number below `HASH_SPACE` for each key, evenly spread."""
-    flat = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    flat = combined(keys)
     # Java's string hash leaves the high bits of short keys empty; multiplying spreads them.
     mixed = java_string_hash(flat).view(np.uint32) * np.uint32(2654435761)
     return (mixed >> np.uint32(16)).astype(np.int64)
@@ -191,13 +192,7 @@ class _Stager:
 
 def _key_schema(context: WriteContext) -> pa.Schema:
     """The columns of the table that keys and partition paths are made of."""
-    return _columns_of([*context.key.fields, *(field.name for field in context.partition.fields)], context.schema)
-
-
-def _columns_of(paths: Collection[str], schema: pa.Schema) -> pa.Schema:
-    """The columns that these fields are, or lie inside of."""
-    names = {path if path in schema.names else path.split(".")[0] for path in paths}
-    return pa.schema([field for field in schema if field.name in names])
+    return columns_holding([*context.key.fields, *(field.name for field in context.partition.fields)], context.schema)
 
 
 def refuse_too_many_partitions(count: int, context: WriteContext) -> None:
