@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.keys import AUTOMATIC_ARCHIVE
-from tablekeeper.config.metadata_settings import METADATA_COMPACT_AFTER, METADATA_OPTIONS
+from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.service_options import COMPACTION_KEYS, SERVICE_OPTIONS
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
@@ -58,7 +58,7 @@ ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
 )
 """Known options as (name, default, type, meaning)."""
 
-_DEFAULTS = {name: default for name, default, _, _ in (*ARCHIVE_OPTIONS, *METADATA_OPTIONS, *SERVICE_OPTIONS)}
+_DEFAULTS = {name: default for name, default, _, _ in (*ARCHIVE_OPTIONS, *SERVICE_OPTIONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class ArchiveSettings:
             max_instants=_whole(options, _RUN_INSTANTS),
             clean=CleanSettings.from_options(options),
             compact_after=_whole(options, COMPACTION_KEYS.delta_commits) if counts else None,
-            metadata_compact_after=_whole(options, METADATA_COMPACT_AFTER),
+            metadata_compact_after=MetadataSettings.from_options(options).compact_after,
         )
 
     def for_metadata_table(self) -> ArchiveSettings:

@@ -13,11 +13,10 @@ from tablekeeper.config.clean_settings import CleanPolicy
 from tablekeeper.config.keys import METADATA_ENABLE
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
-from tablekeeper.model import Action
 from tablekeeper.services.clean.plan import plan_retained
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
-from tablekeeper.services.metadata_upkeep import uncompacted_commits
+from tablekeeper.services.metadata_upkeep import last_compaction, uncompacted_commits
 from tablekeeper.storage import FileInfo
 from tablekeeper.timeline.metadata_layout import METADATA_DIRECTORY, load_metadata_timeline
 
@@ -67,12 +66,12 @@ def check_metadata_growth(view: TableView) -> Iterator[Finding]:
     if not environment.config.has_metadata_table or environment.config.version < 8:
         return
     timeline = load_metadata_timeline(environment.storage, environment.config)
-    compactions = [i.requested_at for i in timeline.completed if i.action in (Action.COMMIT, Action.REPLACE_COMMIT)]
     later = uncompacted_commits(timeline)
     if len(later) <= _MANY_METADATA_COMMITS:
         return
     files = list(environment.storage.walk(METADATA_DIRECTORY))
-    since = f"since its base files of {compactions[-1]}" if compactions else "and was never compacted"
+    compacted_at = last_compaction(timeline)
+    since = f"since its base files of {compacted_at}" if compacted_at is not None else "and was never compacted"
     yield Finding(
         "growing-metadata-table",
         Severity.WARNING,

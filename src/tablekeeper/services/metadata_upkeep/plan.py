@@ -26,7 +26,15 @@ from tablekeeper.storage import FileInfo
 from tablekeeper.timeline import Timeline, format_time, parse_time
 from tablekeeper.timeline.metadata_layout import MetadataSlice, plan_metadata_slices
 
-__all__ = ["Merge", "MetadataState", "choose_time", "plan_merge", "plan_old_files", "uncompacted_commits"]
+__all__ = [
+    "Merge",
+    "MetadataState",
+    "choose_time",
+    "last_compaction",
+    "plan_merge",
+    "plan_old_files",
+    "uncompacted_commits",
+]
 
 _SLICES_KEPT = 2
 
@@ -60,10 +68,16 @@ class Merge:
 
 def uncompacted_commits(timeline: Timeline) -> tuple[Instant, ...]:
     """The completed delta commits that the last compaction of the metadata table did not hold, by completion."""
-    base = _last_compaction(timeline)
+    base = last_compaction(timeline)
     deltas = [i for i in timeline.completed if i.action is Action.DELTA_COMMIT and i.completed_at is not None]
     later = [i for i in deltas if base is None or _order(i) >= base.order]
     return tuple(sorted(later, key=_order))
+
+
+def last_compaction(timeline: Timeline) -> RequestedTime | None:
+    """When the newest completed compaction of the metadata table takes place."""
+    compactions = [i.requested_at for i in timeline.completed if i.action in (Action.COMMIT, Action.REPLACE_COMMIT)]
+    return compactions[-1] if compactions else None
 
 
 def plan_merge(state: MetadataState, *, among: Sequence[Instant] | None = None) -> Merge | None:
@@ -162,11 +176,6 @@ def _first_half_done(state: MetadataState) -> RequestedTime | None:
     pending = {i.requested_at for i in state.data_timeline.pending}
     found = [i.requested_at for i in uncompacted_commits(state.timeline) if i.requested_at in pending]
     return min(found, key=lambda time: time.order, default=None)
-
-
-def _last_compaction(timeline: Timeline) -> RequestedTime | None:
-    compactions = [i.requested_at for i in timeline.completed if i.action in (Action.COMMIT, Action.REPLACE_COMMIT)]
-    return compactions[-1] if compactions else None
 
 
 def _times(timeline: Timeline) -> set[str]:
