@@ -357,8 +357,7 @@ class Table(Maintenance):
         retries: int,
         inline: Sequence[str] = (),
     ) -> WriteResult:
-        named = tuple(InlineService(name) for name in service_names(inline)) if inline else None
-        services = named if named is not None else inline_services(self._options)
+        services = tuple(map(InlineService, service_names(inline))) if inline else inline_services(self._options)
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
             source = source.read_all()
