@@ -34,7 +34,7 @@ from tablekeeper.timeline.history import load_history
 from tablekeeper.write.prepare import load_environment
 from tests.support.fake_runtime import FakeClock
 from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime
-from tests.support.storage_wrappers import WatchedStorage
+from tests.support.storage_wrappers import Between, WatchedStorage
 from tests.support.table_builder import TRIPS, rows_of, trips
 
 __all__: list[str] = []
@@ -272,22 +272,6 @@ def check_repaired(world: World) -> None:
     assert files == named
     versions = [file.name for file in world.storage.list_files(HISTORY) if file.name.startswith("manifest_")]
     assert len(versions) <= SETTINGS.manifests_kept + 2
-
-
-class Between(WatchedStorage):
-    """Runs `action` before call number `step`."""
-
-    def __init__(self, storage: Storage, step: int, action: Callable[[], object]) -> None:
-        super().__init__(storage)
-        self._step = step
-        self._action = action
-        self.calls = 0
-
-    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
-        self.calls += 1
-        if self.calls == self._step:
-            self._action()
-        return call()
 
 
 @pytest.mark.parametrize("kind", ["cow", "mor"])

@@ -27,7 +27,7 @@ from tablekeeper.write.prepare import load_environment
 from tests.support.metadata_content import load_content, metadata_files, metadata_timeline
 from tests.support.recovery_world import World, worlds
 from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime
-from tests.support.storage_wrappers import WatchedStorage
+from tests.support.storage_wrappers import Between, WatchedStorage
 from tests.support.table_builder import trips
 
 __all__: list[str] = []
@@ -128,22 +128,6 @@ def test_the_metadata_table_says_the_same_whatever_call_of_an_upkeep_goes_wrong(
             error.add_note(f"{fault.value} call {step} of {len(calls)}, {calls[step - 1]}")
             raise
         world.forget()
-
-
-class Between(WatchedStorage):
-    """Runs `action` before call number `step`."""
-
-    def __init__(self, storage: Storage, step: int, action: Callable[[], object]) -> None:
-        super().__init__(storage)
-        self._step = step
-        self._action = action
-        self.calls = 0
-
-    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
-        self.calls += 1
-        if self.calls == self._step:
-            self._action()
-        return call()
 
 
 def test_readers_find_the_same_between_any_two_calls_of_an_upkeep(start: World) -> None:

@@ -126,3 +126,19 @@ class FaultyStorage(WatchedStorage):
             call()
             raise StorageError(f"{path}: {kind} was done, but its answer got lost", path=path, transient=True)
         raise StorageError(f"{path}: {kind} was not done", path=path, transient=True)
+
+
+class Between(WatchedStorage):
+    """Runs `action` before call number `step`."""
+
+    def __init__(self, storage: Storage, step: int, action: Callable[[], object]) -> None:
+        super().__init__(storage)
+        self._step = step
+        self._action = action
+        self.calls = 0
+
+    def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
+        self.calls += 1
+        if self.calls == self._step:
+            self._action()
+        return call()
