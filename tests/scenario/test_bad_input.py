@@ -285,6 +285,19 @@ def test_a_version_that_is_too_new_is_refused(tables: TableBuilder, table: tk.Ta
     refused(tables, table, lambda t: t.read(), kind=UnsupportedFeatureError, message="version 10")
 
 
+def test_rows_that_lie_outside_of_the_table_are_not_read_as_missing_ones(tables: TableBuilder, table: tk.Table) -> None:
+    name = b"hoodie.table.name=trips"
+    edit_properties(tables.storage(table), name, name + b"\nhoodie.bootstrap.base.path=/elsewhere")
+    refused(tables, table, lambda t: t.read(), kind=UnsupportedFeatureError, message="bootstrapped")
+
+
+def test_a_table_with_a_change_log_is_read_and_not_written(tables: TableBuilder, table: tk.Table) -> None:
+    name = b"hoodie.table.name=trips"
+    edit_properties(tables.storage(table), name, name + b"\nhoodie.table.cdc.enabled=true")
+    refused(tables, table, lambda t: t.upsert(ROWS), kind=UnsupportedFeatureError, message="log of changes")
+    assert table.read().num_rows == ROWS.num_rows
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -89,6 +89,11 @@ class TableConfig:
         return self.key_generator == "TIMESTAMP"
 
     @property
+    def keeps_change_log(self) -> bool:
+        """Whether writers of the table put before and after images of rows beside the data (CDC)."""
+        return _flag(self.properties, "hoodie.table.cdc.enabled")
+
+    @property
     def special_merging(self) -> str | None:
         """What the table asks of merges beyond ordering by time, as its properties say it; None if nothing."""
         mode = self.properties.get("hoodie.table.partial.update.mode", "")
@@ -126,6 +131,10 @@ def parse_table_config(properties: Mapping[str, str], *, file: str) -> TableConf
     base = properties.get("hoodie.table.base.file.format", "PARQUET").upper()
     if base != "PARQUET":
         raise UnsupportedFeatureError(f"{file}: base file format {base}; only PARQUET is supported")
+    if properties.get("hoodie.bootstrap.base.path"):
+        raise UnsupportedFeatureError(
+            f"{file}: the table was bootstrapped from files outside of it, which are not read here. Read it with Java."
+        )
     ordering = _fields(properties, "hoodie.table.ordering.fields") or _fields(
         properties, "hoodie.table.precombine.field"
     )

@@ -113,6 +113,11 @@ def _refuse_read_only(config: TableConfig) -> None:
         raise UnsupportedFeatureError(
             f"table {config.name} has generated keys, and is read-only here. Write it in Java."
         )
+    if config.keeps_change_log:
+        raise UnsupportedFeatureError(
+            f"table {config.name} keeps a log of changes (CDC), which is not written here: it is read-only. "
+            "Write it in Java."
+        )
     if config.drops_partition_columns:
         raise UnsupportedFeatureError(
             f"table {config.name} leaves its partition columns out of the files, and is read-only here. "
