@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, PartitionFilter
 from tablekeeper.format.plans import (
     CompactionPlan,
     decode_compaction_plan,
     encode_compaction_plan,
 )
 from tablekeeper.model import Action, Instant, State
+from tablekeeper.services.plans import ServiceKind
 from tablekeeper.timeline import create_requested, load_content, start_inflight
 from tests.support.planning_world import PlanningWorld, group
 from tests.support.storage_wrappers import CountingStorage
@@ -125,3 +127,56 @@ def calls_to_plan(*, partitions: int) -> list[tuple[str, str]]:
     assert world.window().partitions == ("p001", "p007")
     world.forget()
     return counting.calls
+
+
+class TestRanks:
+    """Strategies that compare partitions with each other compare all of the table, whatever was touched."""
+
+    days = tuple(f"2026-01-0{day}" for day in range(1, 6))
+
+    def test_day_based_compaction_ranks_all_partitions_of_the_table(self, world: PlanningWorld) -> None:
+        newest = CompactionSettings(strategy="DayBasedCompactionStrategy", day_partitions=2)
+        world.write({group(day): 1 for day in self.days})
+        assert world.compact(newest).partitions == self.days[-2:]
+        world.write({group(self.days[0]): 1, group(self.days[3]): 1})
+        incremental = world.draft(world.compaction(newest))
+        full = world.draft(world.compaction(newest), incremental=False)
+        assert (incremental.window.is_full, full.window.is_full) == (False, True)
+        assert [work.partition for work in incremental.draft.work] == [self.days[3]]
+        assert incremental.draft.work == full.draft.work
+
+    def test_a_partition_that_moves_up_because_newer_ones_went_is_work(self, world: PlanningWorld) -> None:
+        newest = CompactionSettings(strategy="DayBasedCompactionStrategy", day_partitions=1)
+        world.write({group(day): 1 for day in self.days[:2]})
+        assert world.compact(newest).partitions == (self.days[1],)
+        world.storage.delete_tree(self.days[1])
+        incremental = world.draft(world.compaction(newest))
+        assert not incremental.window.is_full
+        assert [work.partition for work in incremental.draft.work] == [self.days[0]]
+
+    @pytest.mark.parametrize(
+        ("settings", "touched", "chosen"),
+        [
+            (
+                ClusteringSettings(
+                    partition_filter=PartitionFilter.RECENT_DAYS, skip_latest_partitions=1, lookback_partitions=2
+                ),
+                (0, 3),
+                (3,),
+            ),
+            (ClusteringSettings(partition_filter=PartitionFilter.DAY_ROLLING), (1, 2), ()),
+        ],
+    )
+    def test_clustering_filters_rank_all_partitions_of_the_table(
+        self, world: PlanningWorld, settings: ClusteringSettings, touched: tuple[int, ...], chosen: tuple[int, ...]
+    ) -> None:
+        world.insert(*(group(day, number) for day in self.days for number in (1, 2)))
+        first = world.schedule(world.clustering(settings))
+        assert first is not None
+        world.execute(first.instant, ServiceKind.CLUSTERING, mb=1000)
+        world.insert(*(group(self.days[day], number) for day in touched for number in (3, 4)))
+        incremental = world.draft(world.clustering(settings))
+        full = world.draft(world.clustering(settings), incremental=False)
+        assert (incremental.window.is_full, full.window.is_full) == (False, True)
+        assert {work.partition for work in incremental.draft.work} == {self.days[day] for day in chosen}
+        assert incremental.draft.work == full.draft.work

@@ -50,6 +50,7 @@ class AllTogether:
     name: str = "AllTogether"
     scope: str = ""
     is_incremental: bool = True
+    ranks_partitions: bool = False
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return PartitionChoice(tuple(partitions))

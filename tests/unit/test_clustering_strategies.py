@@ -128,7 +128,7 @@ def test_recent_days_leaves_the_newest_for_later_and_the_old_alone() -> None:
     assert choice.chosen == ("d2", "d3")
     assert choice.left_out == (
         LeftOut("d4", "among the 1 newest, which wait", comes_back=True),
-        LeftOut("d1", "older than the 3 newest"),
+        LeftOut("d1", "older than the 3 newest", comes_back=True),
     )
 
 

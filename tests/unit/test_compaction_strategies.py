@@ -143,7 +143,7 @@ def test_day_based_takes_the_newest_partitions_the_newest_first() -> None:
     chosen = strategy("DayBasedCompactionStrategy", day_partitions=2, target_io_mb=1)
     choice = chosen.choose_partitions(["2025/12/30", "2026/01/01", "2025/01/31"])
     assert choice.chosen == ("2026/01/01", "2025/12/30")
-    assert choice.left_out == (LeftOut("2025/01/31", "not among the 2 newest partitions"),)
+    assert choice.left_out == (LeftOut("2025/01/31", "not among the 2 newest partitions", comes_back=True),)
     draft = plan(chosen, file_slice("old", partition="2025/12/30"), file_slice("new", partition="2026/01/01"))
     assert (names(draft), draft.missing) == (["new"], ("2025/12/30",))
 

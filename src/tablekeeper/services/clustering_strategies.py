@@ -45,6 +45,7 @@ _UNSUPPORTED = {
 }
 _MS_PER_HOUR = 3_600_000
 _HOURS = 24
+_RANKING = frozenset({PartitionFilter.RECENT_DAYS, PartitionFilter.DAY_ROLLING})
 
 
 class ClusteringStrategy:
@@ -74,6 +75,11 @@ class ClusteringStrategy:
     @property
     def scope(self) -> str:
         return self.settings.scope
+
+    @property
+    def ranks_partitions(self) -> bool:
+        """Whether `choose_partitions` compares partitions with each other: it is given all of the table then."""
+        return not self.settings.selected_partitions and self.settings.partition_filter in _RANKING
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         """Which partitions to look into, sorted, by the selection, the regular expression and the filter mode."""
@@ -225,12 +231,15 @@ def _all(strategy: ClusteringStrategy, partitions: Sequence[str]) -> PartitionCh
 
 
 def _recent_days(strategy: ClusteringStrategy, partitions: Sequence[str]) -> PartitionChoice:
-    """Partitions by name, the last ones first: some are left for later, the next ones are taken, older ones are not."""
+    """Partitions by name, the last ones first: some are left for later, the next ones are taken, older ones are not.
+
+    All that are not taken come back: new partitions push the others on, and dropped ones let older ones move up.
+    """
     skip, most = strategy.settings.skip_latest_partitions, strategy.settings.lookback_partitions
     newest_first = sorted(partitions, reverse=True)
     end = skip + most if most else len(newest_first)
     latest = leave_out_partitions(newest_first[:skip], reason=f"among the {skip} newest, which wait", comes_back=True)
-    older = leave_out_partitions(newest_first[end:], reason=f"older than the {end} newest", comes_back=False)
+    older = leave_out_partitions(newest_first[end:], reason=f"older than the {end} newest", comes_back=True)
     return PartitionChoice(tuple(newest_first[skip:end]), (*latest, *older))
 
 

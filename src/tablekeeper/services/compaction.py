@@ -35,6 +35,10 @@ class Compaction:
     def is_incremental(self) -> bool:
         return self._strategy.is_incremental
 
+    @property
+    def ranks_partitions(self) -> bool:
+        return self._strategy.ranks_partitions
+
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return self._strategy.choose_partitions(partitions)
 

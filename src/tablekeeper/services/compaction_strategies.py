@@ -69,6 +69,8 @@ class CompactionStrategy:
     """
 
     is_incremental = True
+    ranks_partitions = False
+    """Set it where `choose_partitions` compares partitions with each other: it is given all of the table then."""
 
     def __init__(self, settings: CompactionSettings, *, now_ms: int) -> None:
         self.settings = settings
@@ -183,13 +185,18 @@ class LogFileNumBasedCompactionStrategy(BoundedIOCompactionStrategy):
 
 @COMPACTION_STRATEGIES.register()
 class DayBasedCompactionStrategy(BoundedIOCompactionStrategy):
-    """The newest partitions, which are named after days, the newest first, within the target IO."""
+    """The newest partitions, which are named after days, the newest first, within the target IO.
+
+    Older partitions come back: they are among the newest again once newer ones have been dropped.
+    """
+
+    ranks_partitions = True
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         newest_first = sorted(partitions, key=day_of_partition, reverse=True)
         most = self.settings.day_partitions
         older = leave_out_partitions(
-            newest_first[most:], reason=f"not among the {most} newest partitions", comes_back=False
+            newest_first[most:], reason=f"not among the {most} newest partitions", comes_back=True
         )
         return PartitionChoice(tuple(newest_first[:most]), older)
 
@@ -251,6 +258,7 @@ class CompositeCompactionStrategy(CompactionStrategy):
         super().__init__(settings, now_ms=now_ms)
         self._strategies = tuple(strategies)
         self.is_incremental = all(each.is_incremental for each in strategies)
+        self.ranks_partitions = any(each.ranks_partitions for each in strategies)
 
     @property
     def name(self) -> str:
@@ -281,6 +289,7 @@ class LogCompactionStrategy:
     """
 
     is_incremental = True
+    ranks_partitions = False
 
     def __init__(self, settings: LogCompactionSettings, *, blocks: Callable[[FileSlice], int] | None = None) -> None:
         self.settings = settings

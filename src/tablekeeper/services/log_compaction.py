@@ -44,6 +44,10 @@ class LogCompaction:
     def is_incremental(self) -> bool:
         return self._strategy.is_incremental
 
+    @property
+    def ranks_partitions(self) -> bool:
+        return self._strategy.ranks_partitions
+
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return self._strategy.choose_partitions(partitions)
 

@@ -32,7 +32,7 @@ from tablekeeper.format.plans import (
     decode_rollback_metadata,
 )
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
-from tablekeeper.services.plans import ServiceKind
+from tablekeeper.services.plans import PartitionChoice, Service, ServiceKind
 from tablekeeper.snapshot.snapshot import load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history
@@ -41,6 +41,7 @@ from tablekeeper.txn.environment import TableEnvironment, next_time
 
 __all__ = [
     "PlanningWindow",
+    "choose_partitions",
     "load_completed_plans",
     "load_planning_window",
     "pending_record",
@@ -114,6 +115,25 @@ def load_planning_window(
     except _UntrustedWindowError as reason:
         listed = load_partitions(environment.storage, environment.config, timeline, runtime=environment.runtime)
         return PlanningWindow(None, until, tuple(sorted(listed)), is_full=True, why_full=str(reason))
+
+
+def choose_partitions(
+    environment: TableEnvironment, timeline: Timeline, service: Service, window: PlanningWindow
+) -> PartitionChoice:
+    """What the service makes of the window. One that ranks partitions ranks all of the table.
+
+    So it takes of the window what it would take of it in a full listing. Only names are looked at for this: one read of
+    the metadata table, or, where there is none, the directories.
+    """
+    if window.is_full or not window.partitions or not service.ranks_partitions:
+        return service.choose_partitions(window.partitions)
+    listed = load_partitions(environment.storage, environment.config, timeline, runtime=environment.runtime)
+    choice = service.choose_partitions(tuple(sorted({*listed, *window.partitions})))
+    inside = frozenset(window.partitions)
+    return PartitionChoice(
+        tuple(each for each in choice.chosen if each in inside),
+        tuple(each for each in choice.left_out if each.partition in inside),
+    )
 
 
 def load_completed_plans(environment: TableEnvironment, timeline: Timeline, kind: ServiceKind) -> tuple[Instant, ...]:

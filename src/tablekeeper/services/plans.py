@@ -223,6 +223,11 @@ class Service(Protocol):
         """Whether the strategy can do with the partitions that were touched since its last plan."""
         ...
 
+    @property
+    def ranks_partitions(self) -> bool:
+        """Whether the choice of a partition depends on which others the table has."""
+        ...
+
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         """Which of these partitions to look into. Pure."""
         ...

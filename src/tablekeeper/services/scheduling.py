@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, Operation, RequestedTime, WriteStat
-from tablekeeper.services.partitions import PlanningWindow, load_planning_window, pending_record
+from tablekeeper.services.partitions import PlanningWindow, choose_partitions, load_planning_window, pending_record
 from tablekeeper.services.plans import Draft, LeftOut, Plan, PlanFlags, Service, ServiceKind, Work
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
@@ -89,7 +89,7 @@ def plan_draft(environment: TableEnvironment, service: Service, *, flags: PlanFl
         incremental=incremental and service.is_incremental,
         scope=service.scope,
     )
-    choice = service.choose_partitions(window.partitions)
+    choice = choose_partitions(environment, timeline, service, window)
     snapshot = _load_snapshot(environment, timeline, choice.chosen)
     busy = load_planned_groups(environment, timeline, with_cancellable=flags.cancellable)
     draft = service.plan(snapshot, busy=busy)

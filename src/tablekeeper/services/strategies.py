@@ -67,6 +67,11 @@ class PlanningStrategy(Protocol):
         """Whether the strategy can do with the partitions that were touched; otherwise it is given all."""
         ...
 
+    @property
+    def ranks_partitions(self) -> bool:
+        """Whether the choice of a partition depends on which others there are, so that all names are needed for it."""
+        ...
+
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         """Which of these partitions to look into."""
         ...
@@ -154,6 +159,10 @@ class OnlyPartitions:
     @property
     def is_incremental(self) -> bool:
         return self.strategy.is_incremental
+
+    @property
+    def ranks_partitions(self) -> bool:
+        return self.strategy.ranks_partitions
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         wanted = [partition for partition in partitions if self.may_match(partition)]
