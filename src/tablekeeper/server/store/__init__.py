@@ -1,0 +1,1 @@
+"""The service's database: the `JobStore` protocol and its one SQL implementation."""
