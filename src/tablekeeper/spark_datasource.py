@@ -12,13 +12,18 @@ taken over only on request, with the option `push_filters`, for a DataFrame that
 
 Writing: tasks stage their rows, then the driver's Python process does the rest with the local engine, because no
 session can be reached from there. `Table.upsert` and its kin do all work in Spark's tasks; prefer them for much data.
+
+Tables of Spark's catalog (`CREATE TABLE … USING tablekeeper LOCATION …`): Spark asks for the schema with the table's
+options, keeps the schema, and later asks for rows with the schema alone. The schema therefore carries the options, as
+metadata of its first column. A write gets neither and has to repeat the path: `INSERT INTO t WITH (path = '…')`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +31,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import datasource as api
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from tablekeeper.engine.spark_types import arrow_from_spark, in_types_of, spark_from_arrow
 from tablekeeper.errors import InvalidRequestError
@@ -37,7 +42,7 @@ from tablekeeper.read.slice_rows import SliceTask, read_slice
 from tablekeeper.record.predicate import And, Not, Predicate, from_comparisons, parse_predicate
 from tablekeeper.storage import open_storage
 from tablekeeper.table import Table
-from tablekeeper.table.source_options import ReadOptions, WriteOptions
+from tablekeeper.table.source_options import ReadOptions, WriteOptions, catalog_options
 from tablekeeper.table.times import load_window
 from tablekeeper.txn.properties_file import has_table
 from tablekeeper.write.context import WriteContext
@@ -47,6 +52,7 @@ from tablekeeper.write.staging import StagedBatch
 __all__ = ["SliceReader", "StagedRows", "StagingWriter", "TablekeeperDataSource", "register"]
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+_OPTIONS_IN_SCHEMA = "tablekeeper.options"
 _BYTES_A_TASK = 64 << 20
 _TASKS_A_CORE = 2
 
@@ -69,10 +75,12 @@ class TablekeeperDataSource(api.DataSource):
         return "tablekeeper"
 
     def schema(self) -> StructType:
-        return spark_from_arrow(_load_query(ReadOptions.parse(self.options)).output)
+        kept = catalog_options(self.options)
+        schema = spark_from_arrow(_load_query(ReadOptions.parse(self.options if kept is None else kept)).output)
+        return schema if kept is None else _carrying(kept, schema)
 
     def reader(self, schema: StructType) -> SliceReader:
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse({**_carried(schema), **self.options})
         # While its setting for filters is off, Spark refuses every reader that could take some.
         takes_filters = options.push_filters and _passes_filters_on()
         return FilteringReader(options, schema) if takes_filters else SliceReader(options, schema)
@@ -159,6 +167,20 @@ class StagingWriter(api.DataSourceArrowWriter):
 
     def abort(self, messages: list[api.WriterCommitMessage | None]) -> None:
         self._context.store.storage.delete_tree(self._context.staging)
+
+
+def _carrying(options: Mapping[str, str], schema: StructType) -> StructType:
+    first, *others = schema.fields
+    metadata = {**first.metadata, _OPTIONS_IN_SCHEMA: json.dumps(dict(options))}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def _carried(schema: StructType) -> dict[str, str]:
+    """The options that `_carrying` put into the schema, if it did."""
+    for field in schema.fields:
+        if _OPTIONS_IN_SCHEMA in field.metadata:
+            return dict(json.loads(field.metadata[_OPTIONS_IN_SCHEMA]))
+    return {}
 
 
 def _passes_filters_on() -> bool:

@@ -342,3 +342,57 @@ def test_a_reader_refuses_a_partition_of_another_source(trips: Trips) -> None:
         list(reader.read(api.InputPartition(1)))
     with pytest.raises(InvalidRequestError, match="no column 'nothing'"):
         SliceReader(ReadOptions(trips.path), spark_from_arrow(pa.schema([("nothing", pa.int64())]))).partitions()
+
+
+# Tables of Spark's catalog
+
+
+@pytest.fixture
+def catalog(spark: Any) -> Iterator[None]:
+    yield
+    for row in spark.sql("SHOW TABLES").collect():
+        spark.sql(f"DROP TABLE IF EXISTS {row['tableName']}")
+
+
+@pytest.mark.usefixtures("catalog")
+@pytest.mark.parametrize("place", ["OPTIONS (path '{0}')", "LOCATION '{0}'"])
+def test_a_table_of_the_catalog_is_read_written_and_dropped(spark: Any, trips: Trips, place: str) -> None:
+    spark.sql(f"CREATE TABLE rides USING tablekeeper {place.format(trips.path)} COMMENT 'all' TBLPROPERTIES (team='x')")
+    assert [row["col_name"] for row in spark.sql("DESCRIBE rides").collect()] == SCHEMA.names
+    assert exact_rows(spark.table("rides").toArrow()) == exact_rows(trips.table.read())
+    assert [row["count"] for row in spark.sql("SELECT count FROM rides WHERE id = 't4'").collect()] == [4]
+
+    # Columns that are not named stay empty.
+    values = "(id, city, ts, count) VALUES ('t4', 'nyc', 7L, 70)"
+    spark.sql(f"INSERT INTO rides WITH (path = '{trips.path}') {values}")
+    assert [row["count"] for row in spark.sql("SELECT count FROM rides WHERE id = 't4'").collect()] == [70]
+
+    spark.sql("DROP TABLE rides")
+    assert trips.table.read().num_rows == 9
+
+
+@pytest.mark.usefixtures("catalog")
+def test_options_of_a_table_of_the_catalog_hold_for_its_reads(spark: Any, trips: Trips) -> None:
+    options = "OPTIONS (where \"city = 'sf'\", columns 'id,city', operation 'insert')"
+    spark.sql(f"CREATE TABLE rides USING tablekeeper {options} LOCATION '{trips.path}'")
+    expected = trips.table.read(columns=["id", "city"], where="city = 'sf'")
+    assert exact_rows(spark.table("rides").toArrow()) == exact_rows(expected)
+
+
+@pytest.mark.usefixtures("catalog")
+def test_a_write_to_a_table_of_the_catalog_without_path_says_how_to_give_it(spark: Any, trips: Trips) -> None:
+    spark.sql(f"CREATE TABLE rides USING tablekeeper LOCATION '{trips.path}'")
+    with pytest.raises(Exception, match=r"INSERT INTO trips WITH \(path = '/lake/trips'\)"):
+        spark.sql("INSERT INTO rides (id, city, ts) VALUES ('t4', 'nyc', 7L)")
+
+
+@pytest.mark.usefixtures("catalog")
+def test_a_temporary_view_is_read_and_written(spark: Any, trips: Trips) -> None:
+    spark.sql(f"CREATE TEMPORARY VIEW rides USING tablekeeper OPTIONS (path '{trips.path}')")
+    try:
+        spark.table("rides").where("id = 't3'").selectExpr(
+            *("9L AS ts" if name == "ts" else name for name in SCHEMA.names)
+        ).write.insertInto("rides")
+        assert [row["ts"] for row in trips.table.read(where="id = 't3'").to_pylist()] == [9]
+    finally:
+        spark.catalog.dropTempView("rides")

@@ -6,7 +6,7 @@ import pytest
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import Operation
-from tablekeeper.table.source_options import ReadOptions, WriteOptions
+from tablekeeper.table.source_options import ReadOptions, WriteOptions, catalog_options
 
 
 def test_read_options_are_typed() -> None:
@@ -88,3 +88,27 @@ def test_keys_and_partitions_are_lists() -> None:
     options = WriteOptions.parse(given, overwrite=False)
     assert (options.key, options.partition_by, options.ordering) == (("id", "region"), ("city",), ("ts", "seq"))
     assert options.table_type == "cow"
+
+
+FROM_THE_CATALOG = {"provider": "tablekeeper", "owner": "me", "location": "file:/t", "path": "file:/t", "comment": "hi"}
+
+
+def test_of_what_a_catalog_knows_only_the_options_of_the_user_are_taken() -> None:
+    given = {"mode": "read_optimized", "operation": "insert", "key": "id"}
+    listed = {f"option.{name}": text for name, text in given.items()}
+    kept = catalog_options({**FROM_THE_CATALOG, "team": "rides", **given, **listed})
+    assert kept == {"path": "file:/t", "mode": "read_optimized"}
+    assert ReadOptions.parse(kept) == ReadOptions(path="file:/t", mode="read_optimized")
+
+
+def test_options_that_do_not_come_from_a_catalog_are_left_alone() -> None:
+    assert catalog_options({"path": "/t", "owner": "me"}) is None
+    with pytest.raises(InvalidRequestError, match="unknown option 'owner'"):
+        ReadOptions.parse({"path": "/t", "owner": "me"})
+
+
+def test_credentials_are_not_put_into_a_catalog() -> None:
+    with pytest.raises(InvalidRequestError, match=r"'storage.secret_access_key' does not belong into a catalog"):
+        catalog_options({**FROM_THE_CATALOG, "option.storage.secret_access_key": "x"})
+    kept = catalog_options({**FROM_THE_CATALOG, "option.storage.region": "eu-west-1"})
+    assert kept == {"path": "file:/t", "storage.region": "eu-west-1"}

@@ -3,6 +3,10 @@
 Names are those of the arguments of `Table.read`, `Table.changes` and `Table.create`. Lists are written with
 commas. Hudi's settings go by their own names, and settings of the store by `storage.` and their name. An unknown
 name is refused, so that a misspelt option is never ignored.
+
+`CREATE TABLE … USING tablekeeper` hands over all that Spark's catalog knows about the new table: its owner, its
+comment, its properties, and the options that the user gave, once more with `option.` in front. `catalog_options`
+finds the user's among them.
 """
 
 from __future__ import annotations
@@ -15,9 +19,13 @@ from tablekeeper.config.options import OPTIONS, Options
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import Operation
 
-__all__ = ["ReadOptions", "WriteOptions"]
+__all__ = ["ReadOptions", "WriteOptions", "catalog_options"]
 
 _STORAGE = "storage."
+_CATALOG_OPTION = "option."
+# What only the catalog gives: no option of ours is called so.
+_CATALOG_MARK = "provider"
+_SECRET = ("secret", "token", "password", "key", "credential", "sas")
 _READ = ("path", "columns", "where", "as_of", "since", "until", "mode", "meta_columns", "parallelism", "push_filters")
 _WRITE = ("path", "operation", "name", "key", "partition_by", "ordering", "table_type")
 _APPENDING = (Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.DELETE)
@@ -101,6 +109,27 @@ class WriteOptions:
         )
 
 
+def catalog_options(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The read options of a table that is being made in Spark's catalog; None if these come from elsewhere.
+
+    Options for writes may stand among the user's and do not concern reads. Options that look like credentials are
+    refused: the catalog would show them to everybody who can describe the table.
+    """
+    if _CATALOG_MARK not in given:
+        return None
+    prefix = len(_CATALOG_OPTION)
+    options = {name[prefix:]: text for name, text in given.items() if name.startswith(_CATALOG_OPTION)}
+    for name in options:
+        if name.startswith(_STORAGE) and any(word in name.lower() for word in _SECRET):
+            raise InvalidRequestError(
+                f"option {name!r} does not belong into a catalog, where others can read it. "
+                "Give credentials by the environment of Spark's driver and executors, or read with spark.read.format."
+            )
+    path = options.get("path") or given.get("path") or given.get("location") or ""
+    only_for_writes = set(_WRITE) - set(_READ)
+    return {**{name: text for name, text in options.items() if name not in only_for_writes}, "path": path}
+
+
 def _sorted(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Options of ours, Hudi's settings and the store's."""
     known: dict[str, str] = {}
@@ -122,7 +151,11 @@ def _sorted(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[dict[str,
 
 def _path(known: Mapping[str, str]) -> str:
     if not known.get("path"):
-        raise InvalidRequestError("no path: give it to load() or save(), one path, for example '/lake/trips'")
+        raise InvalidRequestError(
+            "no path: give it to load() or save(), one path, for example '/lake/trips'. Spark does not hand on the "
+            "path of a table of its catalog: to read one, make it without a list of columns, and to write to it, "
+            "repeat the path, as in INSERT INTO trips WITH (path = '/lake/trips') SELECT …"
+        )
     return known["path"]
 
 
