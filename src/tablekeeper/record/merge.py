@@ -47,7 +47,7 @@ _DELETED_COLUMN = "_hoodie_is_deleted"
 _OPERATION_COLUMN = "_hoodie_operation"
 
 # Java stands the integer 0 in for a missing value, which compares with values that it keeps as integers.
-_ZERO_FOR_NONE = {kind: pa.scalar(0, pa.int32()).cast(kind) for kind in (pa.int32(), pa.date32())}
+_ZERO_STANDS_FOR_NONE = (pa.int32(), pa.date32())
 
 _Mask = npt.NDArray[np.bool_]
 _Positions = npt.NDArray[np.int64]
@@ -346,14 +346,19 @@ def _without_value(rows: pa.Table, rule: MergeRule) -> _Mask:
         return np.zeros(rows.num_rows, dtype=bool)
     values = combined(rows.column(rule.ordering[0]))
     missing = _mask(pc.is_null(values))
-    zero = _ZERO_FOR_NONE.get(values.type)
+    zero = _zero_for_none(values.type)
     return missing if zero is None else missing | _mask(pc.equal(values, zero))
+
+
+def _zero_for_none(kind: pa.DataType) -> pa.Scalar | None:
+    # Made when it is asked for: the first scalar that pyarrow makes imports pandas where that is installed.
+    return pa.scalar(0, pa.int32()).cast(kind) if kind in _ZERO_STANDS_FOR_NONE else None
 
 
 def _comparable(values: pa.Table) -> pa.Table:
     """Ordering values with 0 for a missing one, in the types where Java has it so."""
     for position, name in enumerate(values.column_names):
-        zero = _ZERO_FOR_NONE.get(values.schema.field(name).type)
+        zero = _zero_for_none(values.schema.field(name).type)
         if zero is not None:
             values = values.set_column(position, name, pc.fill_null(values.column(name), zero))
     return values
