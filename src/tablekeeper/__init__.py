@@ -19,9 +19,13 @@ from tablekeeper.services.rollback import RollbackResult
 from tablekeeper.services.savepoint import RestoreResult, Savepoint
 from tablekeeper.services.scheduling import ScheduledPlan
 from tablekeeper.table import Table
+from tablekeeper.table.times import Changes
 from tablekeeper.write.results import WriteResult
 
+__version__ = "0.1.0"
+
 __all__ = [
+    "Changes",
     "CommitOutcomeUnknownError",
     "ConflictError",
     "CorruptTableError",
@@ -41,4 +45,5 @@ __all__ = [
     "TablekeeperError",
     "UnsupportedFeatureError",
     "WriteResult",
+    "__version__",
 ]

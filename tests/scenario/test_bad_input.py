@@ -122,8 +122,8 @@ def test_a_reader_without_batches_is_refused(tables: TableBuilder, table: tk.Tab
 
 @pytest.mark.parametrize(
     "rows",
-    [[{"id": "a"}], {"id": ["a"]}, None, [], ROWS.to_pandas()],
-    ids=["list", "dict", "None", "[]", "pandas"],
+    [[{"id": "a"}], {"id": ["a"]}, None, []],
+    ids=["list", "dict", "None", "[]"],
 )
 def test_rows_of_another_kind_than_the_engine_takes_are_refused(
     tables: TableBuilder, table: tk.Table, rows: Any

@@ -10,11 +10,11 @@ Exit code 0 is success, 1 an error that was reported in one line, 2 wrong usage.
 from __future__ import annotations
 
 import enum
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from tablekeeper import __version__
 from tablekeeper.cli.arguments import AsJson, Debug, StorageOption, TablePath, examples, open_table
 from tablekeeper.cli.doctor import doctor_commands
 from tablekeeper.cli.failures import reported
@@ -55,7 +55,7 @@ AsOf = Annotated[
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tablekeeper {version('tablekeeper')}")
+        typer.echo(f"tablekeeper {__version__}")
         raise typer.Exit
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tablekeeper.engine.arrow_streams import is_arrow_stream, open_arrow_stream
 from tablekeeper.engine.protocol import Frame, Kernel, Progress, RowKernel, SourceKernel
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
@@ -62,14 +63,22 @@ class LocalEngine:
         by = [(name, "ascending") for name in keys]
         return table.take(pc.sort_indices(pa.table(keys), sort_keys=by))
 
+    def incoming(self, source: Any) -> Frame:
+        if isinstance(source, pa.Table | pa.RecordBatch | pa.RecordBatchReader) or not is_arrow_stream(source):
+            return source
+        return open_arrow_stream(source)
+
     def schema_of(self, source: Frame) -> pa.Schema:
         if isinstance(source, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
             return source.schema
-        if isinstance(source, list) and source and isinstance(source[0], pa.RecordBatch):
+        if isinstance(source, list) and source and all(isinstance(each, pa.RecordBatch) for each in source):
+            if any(not each.schema.equals(source[0].schema) for each in source):
+                raise InvalidRequestError("the record batches differ in their columns: give batches of one schema")
             return source[0].schema
         raise InvalidRequestError(
-            f"the local engine takes pyarrow tables, record batches and readers, not {type(source).__name__}. "
-            "Convert the rows with pyarrow.Table.from_pylist or from_pandas, or open the table with spark=…"
+            "the local engine takes pyarrow tables, record batches and readers, and data frames that speak Arrow "
+            f"(pandas, polars, DuckDB), not {type(source).__name__}. "
+            "Convert the rows with pyarrow.Table.from_pylist, or open the table with spark=…"
         )
 
     def arrow_schema(self, schema: Any) -> pa.Schema:

@@ -80,6 +80,10 @@ class Engine(Protocol):
         """
         ...
 
+    def incoming(self, source: Any) -> Frame:
+        """What a caller brought as rows, in a form that the other methods take, or as it is if none is known."""
+        ...
+
     def schema_of(self, source: Frame) -> pa.Schema:
         """The Arrow schema of the rows in `source`; `InvalidRequestError` if it is not a table of this engine."""
         ...

@@ -86,6 +86,9 @@ class SparkEngine:
             return source.repartitionByRange(parts, *by).sortWithinPartitions(*by)
         return source.sort(*by)
 
+    def incoming(self, source: Any) -> Frame:
+        return source
+
     def schema_of(self, source: Frame) -> pa.Schema:
         if not hasattr(source, "mapInArrow"):
             raise InvalidRequestError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from tablekeeper.config.archive_settings import ArchiveSettings
 from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
@@ -99,12 +99,21 @@ class Maintenance(TableHandle):
         flags = _flags(cancellable, mutable, cancel_after)
         return self._schedule(ServiceKind.CLUSTERING, flags, partitions, options, request)
 
-    def execute(self, plan: object, *, options: Mapping[str, object] | None = None) -> ServiceResult:
-        """Carry a plan out, whoever scheduled it. `plan` is its instant, or what `schedule_…` returned.
+    @overload
+    def execute(self, plan: None, *, options: Mapping[str, object] | None = None) -> None: ...
 
+    @overload
+    def execute(self, plan: object, *, options: Mapping[str, object] | None = None) -> ServiceResult: ...
+
+    def execute(self, plan: object, *, options: Mapping[str, object] | None = None) -> ServiceResult | None:
+        """Execute a plan, whoever scheduled it. `plan` is its instant, or what `schedule_…` returned.
+
+        For None, which `schedule_…` returns when there is nothing to do, nothing is done and None returned.
         `PlanHeldError` if another process is at work on it. A cancellable plan that has to yield to a writer raises
         `ConflictError`, and is off the timeline then. `options` go over those of the table.
         """
+        if plan is None:
+            return None
         instant = parse_instant(plan)
         factory = self._factory(None, options)
         environment = factory.environment

@@ -13,12 +13,11 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.config.table_properties import new_table_properties
 from tablekeeper.config.write_settings import IndexKind, WriteSettings
-from tablekeeper.engine.protocol import Frame, Progress
+from tablekeeper.engine.protocol import Engine, Frame, Progress
 from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.read.incremental import read_changes
 from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_schema
-from tablekeeper.record.columns import column_type
 from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
@@ -37,20 +36,27 @@ from tablekeeper.services.savepoint import (
 from tablekeeper.snapshot.retention import refuse_cleaned_moment
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
-from tablekeeper.storage import open_storage
+from tablekeeper.storage import Storage, open_storage
+from tablekeeper.table.creation import column_names, refuse_other_table, refuse_unfit_columns
 from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
 from tablekeeper.table.maintenance import Maintenance
 from tablekeeper.table.service_loop import InlineService, inline_services, run_inline, service_names
 from tablekeeper.table.streaming import StreamRequest, start_stream
-from tablekeeper.table.times import load_window, parse_moment
+from tablekeeper.table.times import Changes, load_window, next_cursor, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.transition import create_timeline_directory
 from tablekeeper.txn.early_conflict import await_rival
 from tablekeeper.txn.locks import LockHolder
-from tablekeeper.txn.properties_file import PROPERTIES_FILE, create_properties, load_table_config, refuse_existing_table
+from tablekeeper.txn.properties_file import (
+    PROPERTIES_FILE,
+    create_properties,
+    has_table,
+    load_table_config,
+    refuse_existing_table,
+)
 from tablekeeper.write.context import avro_schema_json
 from tablekeeper.write.operation import delete_partitions, execute_write
 from tablekeeper.write.results import WriteResult
@@ -84,8 +90,9 @@ class Table(Maintenance):
         options: Mapping[str, object] | None = None,
         storage_options: Mapping[str, str] | None = None,
         runtime: Runtime = SYSTEM_RUNTIME,
+        if_not_exists: bool = False,
     ) -> Table:
-        """Make a new table.
+        """Make a new table. With `if_not_exists` a table that is there is opened, if it is one like this.
 
         `key` identifies a row (inside its partition), `ordering` decides which of two versions of a row is the
         newer one; without it, the one written later. `table_type` is "mor" (merge on read: updates go into logs)
@@ -94,9 +101,12 @@ class Table(Maintenance):
         """
         chosen = choose_engine(spark=spark, engine=engine, runtime=runtime)
         given = Options(options)
-        keys, partitions, order = _names(key), _names(partition_by), _names(ordering)
+        keys, partitions, order = (
+            column_names(role, value)
+            for role, value in (("key", key), ("partition_by", partition_by), ("ordering", ordering))
+        )
         stored = storable_schema(chosen.arrow_schema(schema))
-        _refuse_unfit_columns(stored, key=keys, partition_by=partitions, ordering=order)
+        refuse_unfit_columns(stored, key=keys, partition_by=partitions, ordering=order)
         settings = WriteSettings.from_options(given, key_fields=tuple(keys))
         properties = new_table_properties(
             name=name,
@@ -112,12 +122,38 @@ class Table(Maintenance):
             table=name, is_mor=config.is_mor, has_buckets=settings.index is IndexKind.BUCKET
         )
         storage = open_storage(path, options=storage_options, runtime=runtime)
+        if if_not_exists and has_table(storage):
+            return cls._open_alike(storage, chosen, given, wanted=config, runtime=runtime)
         refuse_existing_table(storage)
         # Before the table is there: once others can see it, they must find its options too.
         save_writer_options(storage, given)
         create_timeline_directory(storage, config.timeline_directory)
-        create_properties(storage, properties)
+        try:
+            create_properties(storage, properties)
+        except InvalidRequestError:
+            # Somebody else made the table since we looked.
+            if not if_not_exists:
+                raise
+            return cls._open_alike(storage, chosen, given, wanted=config, runtime=runtime)
         return cls(storage, chosen, given, runtime=runtime)
+
+    @classmethod
+    def _open_alike(
+        cls, storage: Storage, engine: Engine, given: Options, *, wanted: TableConfig, runtime: Runtime
+    ) -> Table:
+        refuse_other_table(load_table_config(storage), wanted=wanted, path=storage.spec.uri)
+        return cls(storage, engine, given.merged_over(load_writer_options(storage)), runtime=runtime)
+
+    @classmethod
+    def exists(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        runtime: Runtime = SYSTEM_RUNTIME,
+    ) -> bool:
+        """Whether there is a table at `path`, whoever made it. It may be one that this release cannot read."""
+        return has_table(open_storage(path, options=storage_options, runtime=runtime))
 
     @classmethod
     def open(
@@ -272,10 +308,28 @@ class Table(Maintenance):
     ) -> Frame:
         """Rows changed by commits that completed after `since`, up to and including `until`.
 
-        Bounds are instants of this table (a result's `instant`), completion times, ISO times or datetimes.
+        Bounds are instants of this table (a result's `instant`), completion times, ISO times or datetimes; "earliest"
+        is before the first commit. `changes_since` gives the same rows with the place where the next call goes on.
+        """
+        return self.changes_since(since, until=until, columns=columns, where=where, meta_columns=meta_columns).rows
+
+    def changes_since(
+        self,
+        cursor: object,
+        *,
+        until: object = None,
+        columns: Iterable[str] | None = None,
+        where: str | None = None,
+        meta_columns: bool = False,
+    ) -> Changes:
+        """The `rows` that `changes(since=cursor)` gives, and the `next` cursor: a text to keep and to go on from.
+
+        Begin with "earliest". Rows and cursor come from one look at the table: no commit is missed between two calls.
         """
         query = self.load_query(columns=columns, where=where, meta_columns=meta_columns)
-        return read_changes(query, self._engine, load_window(query, since=since, until=until))
+        commits = load_window(query, since=cursor, until=until)
+        rows = read_changes(query, self._engine, commits)
+        return Changes(rows, next_cursor(commits, since=cursor, zone=query.config.time_zone))
 
     def timeline(self) -> TimelineListing:
         """The instants of the active timeline."""
@@ -358,6 +412,7 @@ class Table(Maintenance):
         inline: Sequence[str] = (),
     ) -> WriteResult:
         services = tuple(map(InlineService, service_names(inline))) if inline else inline_services(self._options)
+        source = self._engine.incoming(source)
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
             source = source.read_all()
@@ -404,12 +459,6 @@ class Table(Maintenance):
         )
 
 
-def _names(value: str | Sequence[str] | None) -> list[str]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else list(value)
-
-
 def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     if isinstance(columns, str):
         raise InvalidRequestError(f"columns={columns!r}: give a list of names, [{columns!r}]")
@@ -424,22 +473,3 @@ def _predicate(where: str | Predicate | None) -> Predicate | None:
 
 def _as_of(moment: object, config: TableConfig) -> RequestedTime | None:
     return None if moment is None else RequestedTime(parse_moment(moment, zone=config.time_zone))
-
-
-def _refuse_unfit_columns(schema: pa.Schema, **roles: list[str]) -> None:
-    if not roles["key"]:
-        raise InvalidRequestError("a table needs a key: pass key='…' with the column that identifies a row")
-    for role, names in roles.items():
-        for name in names:
-            path = name.split(":")[0]
-            column = path.split(".")[0]
-            if column not in schema.names:
-                raise InvalidRequestError(
-                    f"{role}: the schema has no column {column!r}. It has {', '.join(schema.names)}."
-                )
-            kind = column_type(schema, path)
-            if pa.types.is_nested(kind) or (role == "ordering" and path != column):
-                what = f"is {kind}" if pa.types.is_nested(kind) else "lies inside of another one"
-                raise InvalidRequestError(f"{role}: column {path} {what}. Choose a column with plain values.")
-        if len(set(names)) < len(names):
-            raise InvalidRequestError(f"{role}: a column is named twice in {', '.join(names)}.")

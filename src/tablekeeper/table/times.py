@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from tablekeeper.engine.protocol import Frame
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import CompletionTime, RequestedTime
 from tablekeeper.read.incremental import WindowCommit, load_commits
 from tablekeeper.read.query import Query
 from tablekeeper.timeline import format_time
 
-__all__ = ["load_window", "parse_moment"]
+__all__ = ["EARLIEST", "Changes", "load_window", "next_cursor", "parse_moment"]
+
+EARLIEST = "earliest"
+"""As the beginning of a window: before the first commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows that changed, and the cursor from which the next call goes on."""
+
+    rows: Frame
+    next: str
 
 
 def parse_moment(moment: object, *, zone: str) -> str:
@@ -44,9 +58,23 @@ def load_window(query: Query, *, since: object, until: object) -> list[WindowCom
     zone = query.config.time_zone
     return load_commits(
         query,
-        since=None if since is None else parse_moment(since, zone=zone),
+        since=None if _is_earliest(since) else parse_moment(since, zone=zone),
         until=None if until is None else parse_moment(until, zone=zone),
     )
+
+
+def next_cursor(commits: Sequence[WindowCommit], *, since: object, zone: str) -> str:
+    """Where the window after `commits` begins: at the last of them, by its requested time, which names one commit.
+
+    A completion time would not do: it could be the requested time of another commit.
+    """
+    if commits:
+        return commits[-1].instant.requested_at.value
+    return EARLIEST if _is_earliest(since) else parse_moment(since, zone=zone)
+
+
+def _is_earliest(since: object) -> bool:
+    return since is None or (isinstance(since, str) and since.strip().lower() == EARLIEST)
 
 
 def _from_datetime(moment: dt.datetime, *, zone: str) -> str:
