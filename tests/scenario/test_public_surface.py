@@ -61,9 +61,7 @@ def test_the_package_runs_as_a_module_and_says_the_version_that_it_has() -> None
 
 
 @pytest.mark.parametrize("schedule", ["schedule_compaction", "schedule_log_compaction", "schedule_clustering"])
-def test_executing_no_plan_does_nothing(
-    tables: TableBuilder, schedule: str
-) -> None:
+def test_executing_no_plan_does_nothing(tables: TableBuilder, schedule: str) -> None:
     table = tables.create(table_type="mor")
     assert table.execute(getattr(table, schedule)()) is None
     assert len(table.timeline()) == 0
