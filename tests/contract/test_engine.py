@@ -244,6 +244,29 @@ def test_a_scan_of_its_own_gives_the_files_rows_or_is_declined(engine: Engine, t
         assert rows_of(arrow_of(frame)) == [("c",), (None,)]
 
 
+def batch_sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch({"rows": [batch.num_rows]})
+
+
+def numbers_seen(context: None, part: int, batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [number for batch in batches for number in batch.column(0).to_pylist()]
+
+
+def test_the_settings_of_a_spark_session_stay_the_users_while_rows_are_consumed(spark: Any) -> None:
+    from tablekeeper.engine.spark import SparkEngine  # noqa: PLC0415  (local runs need no PySpark)
+
+    rows_a_batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    source = spark.range(0, 100, 1, 1).mapInArrow(batch_sizes, "rows long")
+    spark.conf.set(rows_a_batch, "16")
+    try:
+        seen = SparkEngine(spark).consume(numbers_seen, None, source, label="test")
+        assert seen == [16] * 6 + [4]
+        assert spark.conf.get(rows_a_batch) == "16"
+    finally:
+        spark.conf.unset(rows_a_batch)
+
+
 def test_an_engine_says_how_it_runs(engine: Engine) -> None:
     assert engine.name in ("local", "spark")
     assert engine.parallelism >= 1

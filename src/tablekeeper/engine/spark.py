@@ -27,7 +27,7 @@ from tablekeeper.engine.spark_errors import our_errors, signed_errors
 from tablekeeper.engine.spark_types import arrow_from_spark, in_types_of, spark_from_arrow
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 
-__all__ = ["SparkEngine"]
+__all__ = ["SparkEngine", "joined_batches"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,12 +35,16 @@ C = TypeVar("C")
 
 _RESULT_TYPE = "number long, result binary"
 _RESULT_SCHEMA = pa.schema([("number", pa.int64()), ("result", pa.binary())])
-_ROWS_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# Spark's batches have 10,000 rows unless its user says otherwise. Kernels take more in one go, but not more bytes than
+# this: rows may be long.
+_ROWS_A_BATCH = 1 << 16
+_BYTES_A_BATCH = 16 << 20
 # A Spark task costs up to 0.1 s before its kernel starts, so that tasks share slots; the more there are, the more
 # slots they get, which evens out their run times and shortens what a lost executor has to do again.
 _TASKS_A_SLOT = 8
 _SLOTS_A_CORE = 3
 _DRIVER_BYTES = 4 << 20
+_SPECULATION = "spark.speculation"
 
 
 class SparkEngine:
@@ -54,6 +58,10 @@ class SparkEngine:
         self._driver_bytes = driver_bytes
         self._driver = LocalEngine()
         self.chose_interpreter = _use_this_interpreter(spark)
+
+    @property
+    def speculates(self) -> bool:
+        return str(self._spark.conf.get(_SPECULATION, "false")).lower() == "true"
 
     @property
     def parallelism(self) -> int:
@@ -76,7 +84,7 @@ class SparkEngine:
         if parts > 0:
             source = source.coalesce(parts)
         frame = source.mapInArrow(_SourceJob(kernel, context), _RESULT_TYPE)
-        with self._described(label), self._batches_of(1 << 16), our_errors():
+        with self._described(label), our_errors():
             answers = _loaded(frame.collect())
         return [result for _, results in answers for result in results]
 
@@ -151,19 +159,6 @@ class SparkEngine:
         finally:
             context.setLocalProperty("spark.job.description", before)
 
-    @contextmanager
-    def _batches_of(self, rows: int) -> Iterator[None]:
-        """Larger Arrow batches than Spark's default of 10,000 rows: fewer, longer vector operations."""
-        before = self._spark.conf.get(_ROWS_A_BATCH)
-        self._spark.conf.set(_ROWS_A_BATCH, str(rows))
-        try:
-            yield
-        finally:
-            if before is None:
-                self._spark.conf.unset(_ROWS_A_BATCH)
-            else:
-                self._spark.conf.set(_ROWS_A_BATCH, before)
-
 
 class _TaskJob:
     """For each slot number that comes in, run the kernel over the slot's tasks."""
@@ -207,7 +202,34 @@ class _SourceJob:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part = _partition_number()
-        yield _answer(part, partial(self._kernel, self._context, part, batches))
+        yield _answer(part, partial(self._kernel, self._context, part, joined_batches(batches)))
+
+
+def joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer and longer batches, as far as they are short, and in no empty ones.
+
+    Few long vector operations are faster. Spark could make longer batches itself, but the setting belongs to its
+    user, who knows how long the rows are.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if waiting and (rows + batch.num_rows > _ROWS_A_BATCH or size + batch.nbytes > _BYTES_A_BATCH):
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _use_this_interpreter(spark: SparkSession) -> bool:
