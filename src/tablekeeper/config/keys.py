@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["AUTOMATIC_ARCHIVE", "AUTOMATIC_CLEAN", "BUCKET_COUNT", "INDEX_TYPE", "MAX_PARTITIONS", "METADATA_ENABLE"]
+__all__ = [
+    "AUTOMATIC_ARCHIVE",
+    "AUTOMATIC_CLEAN",
+    "BLOCKS_SPECULATION",
+    "BUCKET_COUNT",
+    "INDEX_TYPE",
+    "MAX_PARTITIONS",
+    "METADATA_ENABLE",
+]
 
 INDEX_TYPE = "hoodie.index.type"
 BUCKET_COUNT = "hoodie.bucket.index.num.buckets"
@@ -10,3 +18,4 @@ METADATA_ENABLE = "hoodie.metadata.enable"
 MAX_PARTITIONS = "tablekeeper.write.max.partitions"
 AUTOMATIC_CLEAN = "hoodie.clean.automatic"
 AUTOMATIC_ARCHIVE = "hoodie.archive.automatic"
+BLOCKS_SPECULATION = "hoodie.block.writes.on.speculative.execution"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tablekeeper.config.archive_settings import ARCHIVE_OPTIONS
 from tablekeeper.config.clean_settings import CLEAN_OPTIONS
 from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
-from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
+from tablekeeper.config.keys import BLOCKS_SPECULATION, BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
 from tablekeeper.config.lifecycle_settings import LIFECYCLE_OPTIONS
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
 from tablekeeper.config.metadata_settings import METADATA_OPTIONS
@@ -86,6 +86,12 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         "0",
         int,
         "Number of tasks that write a bulk insert; 0 follows the input.",
+    ),
+    (
+        BLOCKS_SPECULATION,
+        "true",
+        bool,
+        "Refuse to change the table while `spark.speculation` is on, as Java does; false changes it all the same.",
     ),
     (MAX_PARTITIONS, "20000", int, "Most partitions that one write may touch."),
     (

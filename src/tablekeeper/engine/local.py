@@ -32,6 +32,7 @@ class LocalEngine:
 
     name = "local"
     may_repeat_tasks = False
+    speculates = False
 
     def __init__(
         self, *, threads: int | None = None, runtime: Runtime = SYSTEM_RUNTIME, progress: Progress | None = None

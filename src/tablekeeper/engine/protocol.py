@@ -59,6 +59,11 @@ class Engine(Protocol):
         """True if a task can run more than once, so that files of other attempts may lie around."""
         ...
 
+    @property
+    def speculates(self) -> bool:
+        """True if a slow task is started once more while it still runs (`spark.speculation`)."""
+        ...
+
     def run(self, kernel: Kernel[T, R], tasks: Sequence[T], *, label: str, weights: Sequence[float] = ()) -> list[R]:
         """Results in the order of `tasks`. `weights` (bytes to be handled) balance the load; little work may be
         done in the caller's process.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tablekeeper.config.keys import BLOCKS_SPECULATION
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine
@@ -53,11 +54,21 @@ class TableHandle:
         return prepare_write(environment, self._engine, self._options, operation, incoming=incoming, extra=extra or {})
 
     def _load_environment(self) -> TableEnvironment:
+        _refuse_speculation(self._engine, self._options)
         return load_environment(self._storage, self._options, runtime=self._runtime)
 
     def _load_schema(self) -> pa.Schema:
         config = self.config
         return load_table_schema(self._storage, config, load_timeline(self._storage, config))
+
+
+def _refuse_speculation(engine: Engine, options: Options) -> None:
+    """As Java does: a copy of a slow task may write its files late, which not every store can prevent."""
+    if options.flag(BLOCKS_SPECULATION) and engine.speculates:
+        raise InvalidRequestError(
+            "spark.speculation is on, and a table is not changed under it unless you ask for it. Start the session "
+            f"with spark.speculation=false, or set the option {BLOCKS_SPECULATION} to false."
+        )
 
 
 def parse_instant(value: object) -> RequestedTime:
