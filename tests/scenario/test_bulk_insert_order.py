@@ -99,6 +99,52 @@ def test_a_partition_that_is_brought_together_has_no_more_files_than_it_needs(ta
     assert [len(files) for files in keys_by_file(tables, together).values()] == [2, 2]
 
 
+def scattered(count: int, *, cities: int) -> pa.Table:
+    columns: Sequence[Any] = [
+        [f"k{number:06d}" for number in range(count)],
+        [f"city-{number % cities:03d}" for number in range(count)],
+        [1] * count,
+        [number % 7 == 0 for number in range(count)],
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("table_type", ["cow", "mor"])
+def test_rows_that_are_scattered_over_many_partitions_make_one_file_in_each(
+    tables: TableBuilder, table_type: str
+) -> None:
+    table = tables.create(schema=SCHEMA, table_type=table_type)
+    rows = scattered(MANY, cities=150)
+    assert table.bulk_insert(rows).rows_inserted == MANY
+    files = keys_by_file(tables, table)
+    assert [len(each) for each in files.values()] == [1] * 150
+    assert sorted(key for each in files.values() for key in each[0]) == rows.column("id").to_pylist()
+    assert len(set(table.read(meta_columns=True).column("_hoodie_commit_seqno").to_pylist())) == MANY
+
+
+def test_rows_stay_with_the_task_that_met_them_where_the_order_was_named(tables: TableBuilder) -> None:
+    table = bulk_inserted(tables, scattered(MANY, cities=150), hoodie__bulkinsert__sort__mode="NONE")
+    assert {len(each) for each in keys_by_file(tables, table).values()} == {2}
+
+
+def test_rows_of_few_partitions_stay_with_the_task_that_met_them(tables: TableBuilder) -> None:
+    table = bulk_inserted(tables, scattered(MANY, cities=64))
+    assert {len(each) for each in keys_by_file(tables, table).values()} == {2}
+
+
+@pytest.mark.parametrize("operation", ["insert_overwrite", "insert_overwrite_table"])
+def test_an_overwrite_of_many_partitions_makes_one_file_in_each(tables: TableBuilder, operation: str) -> None:
+    table = tables.create(schema=SCHEMA)
+    table.upsert(marked(("old", "city-003", False), ("other", "elsewhere", False)))
+    rows = scattered(MANY, cities=100)
+    getattr(table, operation)(rows)
+    kept = {row["id"] for row in rows.to_pylist() if not row["_hoodie_is_deleted"]}
+    others = {"other"} if operation == "insert_overwrite" else set()
+    assert set(table.read(columns=["id"]).column("id").to_pylist()) == kept | others
+    files = [each for each in table.files() if each.group.partition != "elsewhere"]
+    assert len(files) == 100
+
+
 def test_an_order_that_is_not_known_is_refused_by_name(tables: TableBuilder) -> None:
     with pytest.raises(InvalidRequestError, match=r"'ZORDER' is not one of NONE, PARTITION_SORT, GLOBAL_SORT"):
         tables.create(schema=SCHEMA, options={SORT_MODE: "ZORDER"}).bulk_insert(shuffled(10))

@@ -10,6 +10,7 @@ __all__ = [
     "INDEX_TYPE",
     "MAX_PARTITIONS",
     "METADATA_ENABLE",
+    "SORT_MODE",
 ]
 
 INDEX_TYPE = "hoodie.index.type"
@@ -19,3 +20,4 @@ MAX_PARTITIONS = "tablekeeper.write.max.partitions"
 AUTOMATIC_CLEAN = "hoodie.clean.automatic"
 AUTOMATIC_ARCHIVE = "hoodie.archive.automatic"
 BLOCKS_SPECULATION = "hoodie.block.writes.on.speculative.execution"
+SORT_MODE = "hoodie.bulkinsert.sort.mode"

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from tablekeeper.config.archive_settings import ARCHIVE_OPTIONS
 from tablekeeper.config.clean_settings import CLEAN_OPTIONS
 from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
-from tablekeeper.config.keys import BLOCKS_SPECULATION, BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, METADATA_ENABLE
+from tablekeeper.config.keys import (
+    BLOCKS_SPECULATION,
+    BUCKET_COUNT,
+    INDEX_TYPE,
+    MAX_PARTITIONS,
+    METADATA_ENABLE,
+    SORT_MODE,
+)
 from tablekeeper.config.lifecycle_settings import LIFECYCLE_OPTIONS
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
 from tablekeeper.config.metadata_settings import METADATA_OPTIONS
@@ -75,10 +82,11 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     ("hoodie.bloom.index.write", "true", bool, "Write the bloom filter that Java's BLOOM index needs."),
     (METADATA_ENABLE, "true", bool, "Keep the metadata table in step; false switches it off."),
     (
-        "hoodie.bulkinsert.sort.mode",
+        SORT_MODE,
         "NONE",
         str,
-        "Order of a bulk insert: NONE as rows come, PARTITION_SORT by partition and key in each task, GLOBAL_SORT over "
+        "Order of a bulk insert: NONE as rows come (if not named, gathered where they make too many small files), "
+        "PARTITION_SORT by partition and key in each task, GLOBAL_SORT over "
         "all rows, PARTITION_PATH_REPARTITION (or _AND_SORT) into as few files a partition as it needs.",
     ),
     (

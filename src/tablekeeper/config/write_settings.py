@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS
+from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, SORT_MODE
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
@@ -22,7 +22,8 @@ class IndexKind(enum.Enum):
 class SortMode(enum.Enum):
     """How a bulk insert orders rows and spreads them over files.
 
-    NONE takes them as they come. PARTITION_SORT orders what each task has by partition and key. GLOBAL_SORT orders
+    NONE takes them as they come; unless it was named, rows that are scattered over many partitions are brought together
+    all the same. PARTITION_SORT orders what each task has by partition and key. GLOBAL_SORT orders
     all rows so, and files have ranges of keys that hardly overlap. The others bring the rows of a partition together,
     into as few files as it needs.
     """
@@ -71,6 +72,7 @@ class WriteSettings:
     bloom_false_positive_rate: float
     bulk_insert_tasks: int
     bulk_insert_sort: SortMode
+    gathers_scattered_rows: bool
     max_partitions: int
     task_memory_bytes: int
 
@@ -93,6 +95,7 @@ class WriteSettings:
             bloom_false_positive_rate=options.number("hoodie.index.bloom.fpp"),
             bulk_insert_tasks=options.integer("hoodie.bulkinsert.shuffle.parallelism"),
             bulk_insert_sort=_sort_mode(options),
+            gathers_scattered_rows=SORT_MODE not in options.given,
             max_partitions=_positive(options, MAX_PARTITIONS),
             task_memory_bytes=_positive(options, "tablekeeper.write.task.memory.bytes"),
         )
@@ -134,12 +137,12 @@ def _bucket_fields(options: Options, key_fields: tuple[str, ...]) -> tuple[str, 
 
 
 def _sort_mode(options: Options) -> SortMode:
-    name = options.required_text("hoodie.bulkinsert.sort.mode").upper()
+    name = options.required_text(SORT_MODE).upper()
     try:
         return SortMode(name)
     except ValueError:
         known = ", ".join(mode.value for mode in SortMode)
-        raise InvalidRequestError(f"hoodie.bulkinsert.sort.mode: {name!r} is not one of {known}") from None
+        raise InvalidRequestError(f"{SORT_MODE}: {name!r} is not one of {known}") from None
 
 
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4", "uncompressed": "none"}

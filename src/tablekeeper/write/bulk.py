@@ -3,13 +3,17 @@
 Each source task keeps one open file a partition. Rows are gathered up to the task's memory budget, ordered by
 partition (and key, if so wanted) in one go, and written as one row group a partition.
 
+Rows that are scattered over many partitions would become as many small files in every task. A task that finds this in
+its first rows stages them instead, and the rows of a partition are then brought together from all tasks. Who names a
+sort mode gets what that one says.
+
 A bulk insert stores rows as they are, also those that are marked as deleted, and an overwrite leaves these out: Java
 does so, with the row writer that it uses for bulk inserts unless told otherwise.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -28,36 +32,78 @@ from tablekeeper.write.rows import (
     stamp_rows,
     without_deleted,
 )
-from tablekeeper.write.staging import refuse_too_many_partitions
+from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keyed_rows
 
 __all__ = ["write_live_files", "write_new_files"]
 
+Written = WrittenFile | StagedBatch
+Keyed = Iterator[tuple[pa.Table, pa.DictionaryArray]]
+
 _OPEN_FILES = 128
+# So many partitions within so many bytes make files that are too small.
+_SCATTERED_PARTITIONS = 64
+_SCATTERED_BYTES = 64 << 20
 
 
-def write_new_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[WrittenFile]:
+def write_new_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[Written]:
     """Source kernel: write all rows of this part into new file groups, in the order that the settings say."""
     orders_keys = context.settings.bulk_insert_sort.orders_keys
-    return _write(_PartitionedFiles(context, part, prepare=ordered_by_key if orders_keys else None), batches)
+    return _write(context, part, batches, prepare=ordered_by_key if orders_keys else None)
 
 
-def write_live_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[WrittenFile]:
+def write_live_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[Written]:
     """Source kernel: write the rows of this part that are not marked as deleted into new file groups.
 
     A partition whose rows all are gets a file without rows, so that it is known to be overwritten.
     """
-    return _write(_PartitionedFiles(context, part, prepare=without_deleted), batches)
+    return _write(context, part, batches, prepare=without_deleted)
 
 
-def _write(sink: _PartitionedFiles, batches: Iterator[pa.RecordBatch]) -> list[WrittenFile]:
+def _write(
+    context: WriteContext,
+    part: int,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    prepare: Callable[[pa.Table], pa.Table] | None,
+) -> list[Written]:
+    keyed: Keyed = (keyed_rows(context, batch) for batch in batches if batch.num_rows)
+    if context.settings.gathers_scattered_rows:
+        first = _FirstRows(context, keyed)
+        keyed = first.and_others()
+        if first.are_scattered:
+            return [*stage_keyed_rows(context, part, keyed)]
+    sink = _PartitionedFiles(context, part, prepare=prepare)
     try:
-        for batch in batches:
-            if batch.num_rows:
-                sink.add(batch)
-        return sink.finish()
+        for rows, paths in keyed:
+            sink.add(rows, paths)
+        return [*sink.finish()]
     except BaseException as error:
         sink.abort(error)
         raise
+
+
+class _FirstRows:
+    """The first rows of a part, read ahead until it is clear whether they are scattered over many partitions."""
+
+    def __init__(self, context: WriteContext, keyed: Keyed) -> None:
+        self._others = keyed
+        self._rows: deque[tuple[pa.Table, pa.DictionaryArray]] = deque()
+        partitions = PartitionNumbers()
+        limit = min(_SCATTERED_BYTES, context.settings.task_memory_bytes)
+        size = 0
+        for rows, paths in keyed:
+            self._rows.append((rows, paths))
+            partitions.of(paths)
+            size += rows.nbytes
+            if size >= limit or len(partitions) > _SCATTERED_PARTITIONS:
+                break
+        self.are_scattered = len(partitions) > _SCATTERED_PARTITIONS
+
+    def and_others(self) -> Keyed:
+        """All rows of the part; those read ahead are not kept."""
+        while self._rows:
+            yield self._rows.popleft()
+        yield from self._others
 
 
 class _PartitionedFiles:
@@ -77,8 +123,7 @@ class _PartitionedFiles:
         self._open: OrderedDict[str, BaseFileWriter] = OrderedDict()
         self._done: list[WrittenFile] = []
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        rows, paths = keyed_rows(self._context, batch)
+    def add(self, rows: pa.Table, paths: pa.DictionaryArray) -> None:
         self._groups.append(self._partitions.of(paths))
         refuse_too_many_partitions(len(self._partitions), self._context)
         self._rows.append(rows)

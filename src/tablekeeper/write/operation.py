@@ -53,6 +53,8 @@ __all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write
 
 
 _LOG = logging.getLogger(__name__)
+# Numbers of tasks mark rows and files: those of one write that has two kinds of tasks must not meet.
+_GATHERING = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,9 @@ def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
             source = request.engine.sort(source, columns, parts=parts)
         kernel = write_new_files if request.is_bulk else write_live_files
         label = request.operation.value.lower()
-        files = request.engine.consume(kernel, context, source, label=label, parts=parts)
+        written = request.engine.consume(kernel, context, source, label=label, parts=parts)
+        files = [each for each in written if isinstance(each, WrittenFile)]
+        files += _write_gathered(request, write, context, [each for each in written if isinstance(each, StagedBatch)])
         if not files:
             raise _nothing_to_write(request)
         partitions = sorted({f.stat.group.partition for f in files})
@@ -181,12 +185,21 @@ def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
         return _finish(request, write, context, files, _replaced_slices(request, write, partitions), unseen=unseen)
 
 
+def _write_gathered(
+    request: WriteRequest, write: OpenWrite, context: WriteContext, staged: Sequence[StagedBatch]
+) -> list[WrittenFile]:
+    """New files for rows that were too scattered for the tasks that met them."""
+    if not staged:
+        return []
+    by_partition = _by_partition(staged)
+    refuse_too_many_partitions(len(by_partition), context)
+    return _write_groups(request, write, context, _plan(request, write, by_partition, None), first=_GATHERING)
+
+
 def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
     if not staged:
         raise _nothing_to_write(request)
-    by_partition: dict[str, list[StagedBatch]] = defaultdict(list)
-    for batch in staged:
-        by_partition[batch.partition].append(batch)
+    by_partition = _by_partition(staged)
     refuse_too_many_partitions(len(by_partition), request.context)
     with _begun(request, announces=True) as write:
         context = replace(request.context, instant=write.inflight.requested_at.value)
@@ -206,15 +219,25 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         return _finish(request, write, context, files, replaced, unseen=unseen)
 
 
+def _by_partition(staged: Sequence[StagedBatch]) -> dict[str, list[StagedBatch]]:
+    by_partition: dict[str, list[StagedBatch]] = defaultdict(list)
+    for batch in staged:
+        by_partition[batch.partition].append(batch)
+    return by_partition
+
+
 def _write_groups(
-    request: WriteRequest, write: OpenWrite, context: WriteContext, work: Sequence[GroupWork]
+    request: WriteRequest, write: OpenWrite, context: WriteContext, work: Sequence[GroupWork], *, first: int = 0
 ) -> list[WrittenFile]:
-    """Run the work of all file groups, unless somebody who began earlier is seen at work on one of them."""
+    """Run the work of all file groups, unless somebody who began earlier is seen at work on one of them.
+
+    Tasks are numbered from `first` on.
+    """
     deletes = request.operation is Operation.DELETE
     orders_keys = request.is_bulk and context.settings.bulk_insert_sort.orders_keys
     tasks = [
         GroupTask(context, each, number, request.combines, deletes, request.is_bulk, orders_keys)
-        for number, each in enumerate(work)
+        for number, each in enumerate(work, start=first)
     ]
     planned = [PlannedGroup(each.group, each.kind is WorkKind.APPEND, each.file_slice is None) for each in work]
     early = EarlyConflicts(request.environment, write, planned)

@@ -37,6 +37,7 @@ __all__ = [
     "key_hashes",
     "load_staged",
     "refuse_too_many_partitions",
+    "stage_keyed_rows",
     "stage_keys",
     "stage_rows",
 ]
@@ -64,7 +65,14 @@ class StagedBatch:
 
 def stage_rows(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
     """Source kernel: park whole rows, with their record keys."""
-    return _Stager(context, part).stage(keyed_rows(context, batch) for batch in batches if batch.num_rows)
+    return stage_keyed_rows(context, part, (keyed_rows(context, batch) for batch in batches if batch.num_rows))
+
+
+def stage_keyed_rows(
+    context: WriteContext, part: int, keyed: Iterator[tuple[pa.Table, pa.DictionaryArray]]
+) -> list[StagedBatch]:
+    """Park rows that have their record keys already, given with the partition path of each."""
+    return _Stager(context, part).stage(keyed)
 
 
 def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
