@@ -66,7 +66,11 @@ def test_content_is_a_view_of_the_input() -> None:
 
 def test_a_file_without_blocks_is_empty() -> None:
     assert _decoded(b"") == []
-    assert _decoded(b"#HUD") == []
+
+
+def test_bytes_that_are_too_few_for_a_magic_make_a_corrupt_block() -> None:
+    assert [block.type for block in _decoded(b"#HUD")] == [BlockType.CORRUPT]
+    assert _types(_block() + b"#HUD") == [BlockType.AVRO_DATA, BlockType.CORRUPT]
 
 
 def test_a_file_that_does_not_start_with_a_block_is_reported_with_its_name() -> None:

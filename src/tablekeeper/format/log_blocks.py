@@ -98,7 +98,6 @@ def decode_blocks(data: bytes | memoryview, *, file: str) -> Iterator[LogBlock]:
     """
     view = memoryview(data).cast("B")
     offset = 0
-    # Fewer bytes than a magic are the beginning of a block that was never written: the end of the file.
     while len(view) - offset >= len(MAGIC):
         if view[offset : offset + len(MAGIC)] != MAGIC:
             raise CorruptTableError(file=file, reason=f"no log block starts at byte {offset}")
@@ -110,6 +109,9 @@ def decode_blocks(data: bytes | memoryview, *, file: str) -> Iterator[LogBlock]:
         else:
             yield _decode_block(view[body + _LONG.size : end - _LONG.size], file=file, offset=offset)
         offset = end
+    if offset < len(view):
+        # Fewer bytes than a magic: the beginning of a block that was not written to its end.
+        yield LogBlock(BlockType.CORRUPT, MappingProxyType({}), view[offset:], offset)
 
 
 def compacted_instants(block: LogBlock) -> tuple[str, ...] | None:

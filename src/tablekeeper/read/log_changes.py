@@ -3,6 +3,9 @@
 Blocks count in file order, with three exceptions: a rollback block cancels the blocks of its target that
 come before it, blocks of instants that are not visible are left out (version 6, where one log file holds
 blocks of several instants), and a log-compaction block stands in for the blocks that it was made of.
+
+From version 8 on a write makes log files of its own, which are whole once it has committed: bytes that are no block
+are damage there. Only files from before may hold what a crashed writer left half written, which readers skip.
 """
 
 from __future__ import annotations
@@ -35,7 +38,16 @@ from tablekeeper.record.values_text import show_times
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 
-__all__ = ["EVERY_BLOCK", "BlockVisibility", "Change", "LogChanges", "PartialRows", "load_changes", "load_log_keys"]
+__all__ = [
+    "EVERY_BLOCK",
+    "BlockVisibility",
+    "Change",
+    "LogChanges",
+    "PartialRows",
+    "load_blocks",
+    "load_changes",
+    "load_log_keys",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +74,22 @@ class LogChanges:
 
 @dataclass(frozen=True, slots=True)
 class BlockVisibility:
-    """Which blocks count, by the instant in their header. All do unless `completed` is given."""
+    """Which blocks count, by the instant in their header. All do unless `completed` is given.
+
+    `knows_sizes` says that log files come with the sizes of a listing or a commit, not with the estimates of a plan.
+    """
 
     completed: frozenset[str] | None = None
     archived_before: str | None = None
     as_of: str | None = None
+    knows_sizes: bool = False
 
     @classmethod
     def of(cls, timeline: Timeline, *, version: int, as_of: RequestedTime | None) -> BlockVisibility:
         """From version 8 on the names of log files say it all; before, each block has to be checked."""
         limit = as_of.value if as_of is not None else None
         if version >= 8:
-            return cls(as_of=limit)
+            return cls(as_of=limit, knows_sizes=True)
         first = timeline.first_active_write
         completed = frozenset(i.requested_at.value for i in timeline.completed_writes)
         return cls(completed, first.value if first is not None else None, limit)
@@ -137,9 +153,8 @@ def load_log_keys(
 def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: BlockVisibility) -> list[_PlacedBlock]:
     blocks: list[_PlacedBlock] = []
     for log in logs:
-        for block in decode_blocks(_read_log(storage, log.path), file=log.path):
-            if block.type in (BlockType.CORRUPT, BlockType.CDC_DATA):
-                continue
+        least = log.size if visibility.knows_sizes else 0
+        for block in load_blocks(storage, log, least_bytes=least, is_shared=visibility.completed is not None):
             placed = _PlacedBlock(log.path, block)
             if block.type is BlockType.COMMAND:
                 # Whenever it was rolled back, the target never counted: the command takes effect at any moment.
@@ -148,6 +163,44 @@ def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: Blo
             elif visibility.shows(placed.instant):
                 blocks.append(placed)
     return _with_compacted_blocks(blocks)
+
+
+def load_blocks(storage: Storage, log: LogFile, *, least_bytes: int, is_shared: bool = False) -> list[LogBlock]:
+    """The blocks of a committed log file; `CorruptTableError` if it is shorter than `least_bytes`, or not whole.
+
+    Blocks that were not written to their end are left out of a file that several writes share, as version 6 has them:
+    those that say so, and in an upgraded table those with blocks of another instant than the one in their name.
+    """
+    data = _read_log(storage, log.path)
+    if len(data) < least_bytes:
+        reason = f"it has {len(data)} bytes, and {least_bytes} were committed: it was cut off"
+        raise CorruptTableError(file=log.path, reason=reason)
+    blocks = list(decode_blocks(data, file=log.path))
+    whole = [block for block in blocks if block.type is not BlockType.CORRUPT]
+    if not is_shared:
+        _refuse_damaged(log, blocks, whole)
+    for block in whole:
+        if block.type is BlockType.CDC_DATA:
+            raise CorruptTableError(file=log.path, reason=f"the block at byte {block.offset} is of change data")
+    return whole
+
+
+def _refuse_damaged(log: LogFile, blocks: Sequence[LogBlock], whole: Sequence[LogBlock]) -> None:
+    """Raise `CorruptTableError` unless every byte of the file belongs to a block of the commit in its name."""
+    if not blocks:
+        raise CorruptTableError(file=log.path, reason="the log file is empty")
+    own = [block for block in whole if block.header.get(HeaderKey.INSTANT_TIME) == log.instant.value]
+    if whole and not own:
+        # Named after the base file below it, before the table was upgraded: several writes shared it.
+        return
+    damaged = [block for block in blocks if block.type is BlockType.CORRUPT]
+    strange = damaged or [block for block in whole if block not in own]
+    if strange:
+        at = strange[0].offset
+        raise CorruptTableError(file=log.path, reason=f"the bytes from {at} on are no block of its commit")
+    for block in whole:
+        if block.type in _DECODERS and HeaderKey.SCHEMA not in block.header:
+            raise CorruptTableError(file=log.path, reason=f"the data block at byte {block.offset} names no schema")
 
 
 def _read_log(storage: Storage, path: str) -> bytes:

@@ -102,7 +102,7 @@ def _rows(task: ClusterTask, dictionaries: frozenset[str]) -> Iterator[pa.Table]
 
 def _plain_rows(task: ClusterTask, base: BaseFile, dictionaries: frozenset[str]) -> Iterator[pa.Table] | None:
     """The rows of a base file as they are; None if it has another schema than the table has now."""
-    file = open_base_file(task.context.store, base, dictionaries=dictionaries)
+    file = open_base_file(task.context.store, base, dictionaries=dictionaries, verifies_pages=True)
     schema = _schema(task, dictionaries)
     stored = file.schema_arrow
     if not all(field.name in stored.names and stored.field(field.name).type == field.type for field in schema):
@@ -128,6 +128,7 @@ def _merged_rows(task: ClusterTask, file_slice: FileSlice, dictionaries: frozens
         output=_schema(task, frozenset()),
         rule=context.rule,
         key=context.key,
+        verifies_pages=True,
     )
     for batch in read_slice(slice_task):
         task.watch.check()

@@ -72,4 +72,5 @@ def _read_task(task: CompactionTask) -> SliceTask:
         output=kept,
         rule=context.rule,
         key=context.key,
+        verifies_pages=True,
     )

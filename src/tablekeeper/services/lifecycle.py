@@ -29,6 +29,7 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.services.input_check import refuse_damaged_input
 from tablekeeper.services.partitions import recorded_pending
 from tablekeeper.services.plans import Attempt, Plan, Rewritten, Service, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import process_name
@@ -211,6 +212,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
     context = replace(request.context, instant=requested_at.value)
     watch = CancelWatch(context.store, requested_at, owner=entered.owner, runtime=environment.runtime)
     attempt = Attempt(request.engine, context, environment.config, watch)
+    refuse_damaged_input(environment, entered.plan, inflight, entered.timeline)
     rewritten = service.rewrite(attempt, entered.plan)
     written = finish_write(
         environment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.model import RequestedTime, join_path
@@ -11,6 +12,8 @@ from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.storage import Storage
 
 __all__ = [
+    "Files",
+    "Listed",
     "load_all_files_by_listing",
     "load_files_by_listing",
     "load_files_of_instant",
@@ -23,31 +26,42 @@ Files = list[tuple[str, int]]
 """(name, size) of each file in a directory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The files of every partition, and of directories below the table that hold files and are no partitions."""
+
+    partitions: dict[str, Files]
+    unmarked: dict[str, Files]
+
+
 def load_partitions_by_listing(storage: Storage, *, runtime: Runtime) -> list[str]:
     """Every directory that holds a partition metadata file, sorted."""
-    return list(load_all_files_by_listing(storage, runtime=runtime))
+    return list(load_all_files_by_listing(storage, runtime=runtime).partitions)
 
 
 def load_all_files_by_listing(
     storage: Storage, *, runtime: Runtime, may_lead: Callable[[str], bool] = lambda _: True
-) -> dict[str, Files]:
+) -> Listed:
     """The files of every partition, by partition path: one listing a directory, level by level.
 
     Directories that `may_lead` denies are not looked into.
     """
     found: dict[str, Files] = {}
+    unmarked: dict[str, Files] = {}
     level = [""]
     while level:
         answers = runtime.threads.map(lambda d: _look_into(storage, d), level, width=_LISTING_WIDTH)
         following: list[str] = []
         for directory, (files, children) in zip(level, answers, strict=True):
-            if files is not None:
+            if children is None:
                 found[directory] = files
             else:
+                if files and directory:
+                    unmarked[directory] = files
                 paths = (join_path(directory, child) for child in children)
                 following += [path for path in paths if may_lead(path)]
         level = following
-    return dict(sorted(found.items()))
+    return Listed(dict(sorted(found.items())), dict(sorted(unmarked.items())))
 
 
 def load_files_by_listing(storage: Storage, partitions: list[str], *, runtime: Runtime) -> dict[str, Files]:
@@ -59,13 +73,14 @@ def load_files_by_listing(storage: Storage, partitions: list[str], *, runtime: R
     }
 
 
-def _look_into(storage: Storage, directory: str) -> tuple[Files | None, list[str]]:
-    """The files of a partition, or the directories below one that is none."""
-    files = storage.list_files(directory)
-    if any(file.name.startswith(PARTITION_METADATA_NAME) for file in files):
-        return [(file.name, file.size) for file in files], []
+def _look_into(storage: Storage, directory: str) -> tuple[Files, list[str] | None]:
+    """The files of a directory, and the directories below one that is no partition."""
+    infos = storage.list_files(directory)
+    files = [(file.name, file.size) for file in infos]
+    if any(file.name.startswith(PARTITION_METADATA_NAME) for file in infos):
+        return files, None
     children = storage.list_directories(directory)
-    return None, [child for child in children if directory or child != ".hoodie"]
+    return files, [child for child in children if directory or child != ".hoodie"]
 
 
 def load_files_of_instant(

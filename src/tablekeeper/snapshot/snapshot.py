@@ -11,9 +11,13 @@ from functools import cached_property, partial
 from typing import Protocol
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.model import Action, CommitMetadata, FileGroupId, FileSlice, Instant, RequestedTime, join_path
 from tablekeeper.runtime import Runtime
+from tablekeeper.snapshot.integrity import committed_files, plan_damage, refuse_damage
 from tablekeeper.snapshot.listing import (
+    Files,
     load_all_files_by_listing,
     load_files_by_listing,
     load_partitions_by_listing,
@@ -77,10 +81,12 @@ def load_snapshot(
 ) -> Snapshot:
     """Look at `partitions` (all by default, less those that `pruning` rules out) as of a requested time (or now)."""
     metadata_table = open_metadata_table(storage, config, timeline)
+    unmarked: Mapping[str, Files] = {}
     if partitions is None and config.is_partitioned and metadata_table is None:
         may_lead = pruning.may_lead if pruning is not None else _everywhere
-        files = load_all_files_by_listing(storage, runtime=runtime, may_lead=may_lead)
-        files = {p: found for p, found in files.items() if pruning is None or pruning.may_match(p)}
+        listed = load_all_files_by_listing(storage, runtime=runtime, may_lead=may_lead)
+        files = {p: found for p, found in listed.partitions.items() if pruning is None or pruning.may_match(p)}
+        unmarked = {p: found for p, found in listed.unmarked.items() if pruning is None or pruning.may_match(p)}
     else:
         wanted = _wanted_partitions(config, metadata_table, partitions)
         wanted = [partition for partition in wanted if pruning is None or pruning.may_match(partition)]
@@ -88,13 +94,21 @@ def load_snapshot(
             files = metadata_table.files(wanted)
         else:
             files = load_files_by_listing(storage, wanted, runtime=runtime)
+    replacing = _load_replacing(storage, config, timeline, runtime=runtime)
     rules = SliceRules(
         timeline=timeline,
         version=config.version,
         as_of=as_of,
-        replaced=load_replaced(storage, config, timeline, runtime=runtime),
+        replaced=_replaced_by(replacing),
         archived_completion=archived_completions(storage, config),
     )
+    _refuse_lost_timeline(config, timeline, {**unmarked, **files})
+    _refuse_unmarked(unmarked, rules)
+    if as_of is None:
+        # What these commits wrote is at hand, so that it costs nothing to compare.
+        named = committed_files(metadata for _, metadata in replacing)
+        inside = {path: size for path, size in named.items() if path.rpartition("/")[0] in files}
+        refuse_damage(plan_damage(files, inside, rules))
     groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
     for partition, found in files.items():
         groups.update(plan_slices(decode_partition_files(partition, found), rules))
@@ -105,14 +119,46 @@ def load_replaced(
     storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime
 ) -> dict[FileGroupId, RequestedTime]:
     """File groups hidden by completed replace commits, with the instant that hid them."""
+    return _replaced_by(_load_replacing(storage, config, timeline, runtime=runtime))
+
+
+def _load_replacing(
+    storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime
+) -> list[tuple[Instant, CommitMetadata]]:
     instants = [i for i in timeline.completed if i.action is Action.REPLACE_COMMIT]
     read = partial(load_commit_metadata, storage, config)
+    return list(zip(instants, runtime.threads.map(read, instants), strict=True))
+
+
+def _replaced_by(commits: Iterable[tuple[Instant, CommitMetadata]]) -> dict[FileGroupId, RequestedTime]:
     replaced: dict[FileGroupId, RequestedTime] = {}
-    for instant, metadata in zip(instants, runtime.threads.map(read, instants), strict=True):
+    for instant, metadata in commits:
         for partition, file_ids in (metadata.replaced or {}).items():
             for file_id in file_ids:
                 replaced.setdefault(FileGroupId(partition, file_id), instant.requested_at)
     return replaced
+
+
+def _refuse_lost_timeline(config: TableConfig, timeline: Timeline, files: Mapping[str, Files]) -> None:
+    """Whoever writes is on the timeline before its first file is there: files beside an empty one were committed."""
+    if len(timeline):
+        return
+    for partition, found in files.items():
+        here = decode_partition_files(partition, found)
+        paths = [base.path for base in here.bases] + [log.path for log in here.logs]
+        if paths:
+            reason = f"no instant is there, although the table has data files, such as {paths[0]}"
+            raise CorruptTableError(file=config.timeline_directory, reason=reason)
+
+
+def _refuse_unmarked(unmarked: Mapping[str, Files], rules: SliceRules) -> None:
+    """Directories that were partitions have committed files; what a writer or a clean is busy with has none."""
+    for directory, found in unmarked.items():
+        if plan_slices(decode_partition_files(directory, found), rules):
+            raise CorruptTableError(
+                file=join_path(directory, PARTITION_METADATA_NAME),
+                reason="it is gone, and the directory holds committed files",
+            )
 
 
 def _everywhere(directory: str) -> bool:

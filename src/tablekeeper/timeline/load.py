@@ -116,9 +116,15 @@ def load_content(storage: Storage, config: TableConfig, instant: Instant) -> byt
 
 
 def load_commit_metadata(storage: Storage, config: TableConfig, instant: Instant) -> CommitMetadata:
-    """What a completed commit, delta commit or replace commit says it wrote."""
+    """What a completed commit, delta commit or replace commit says it wrote.
+
+    A completed file without contents is damage: what it replaced would come back, and nobody would know.
+    """
     path = instant_path(config, instant)
-    return decode_commit_metadata(load_content(storage, config, instant), file=path)
+    content = load_content(storage, config, instant)
+    if not content and instant.is_completed:
+        raise CorruptTableError(file=path, reason="the file of a completed commit is empty")
+    return decode_commit_metadata(content, file=path)
 
 
 def load_written_paths(storage: Storage, config: TableConfig, instant: Instant) -> frozenset[str]:

@@ -172,6 +172,7 @@ class BaseFileWriter:
                 use_dictionary=_repeating_columns(sample),
                 write_statistics=_leaves_outside(hidden, self._schema) if hidden else True,
                 store_schema=False,
+                write_page_checksum=True,
             )
         return self._writer
 

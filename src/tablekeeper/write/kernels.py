@@ -106,7 +106,7 @@ def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
         added = stamp_rows(context, _fresh_rows(task, rows), task=task.number, first_row=0)
     else:
         winners, added = _stamped_winners(task, rows), None
-    base = open_base_file(context.store, file_slice.base)
+    base = open_base_file(context.store, file_slice.base, verifies_pages=True)
     with (
         base,
         BaseFileWriter(

@@ -286,7 +286,7 @@ def _load_files(
     if not config.is_partitioned:
         return load_files_by_listing(storage, [""], runtime=runtime)
     if partitions is None:
-        return load_all_files_by_listing(storage, runtime=runtime)
+        return load_all_files_by_listing(storage, runtime=runtime).partitions
     found = load_files_by_listing(storage, partitions, runtime=runtime)
     return {
         partition: files

@@ -1,0 +1,83 @@
+"""Whether the files of the newest slices are there and whole, as far as commits say what they wrote.
+
+Files that commits name are laid over those that were listed, and slices are formed of both. Only the newest slice of a
+file group is compared: a clean leaves that one alone, so that a file which is missing from it was lost, and not
+cleaned away. A log names the base file that it was written on, which the commit of that file may be too old to tell.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, join_path
+from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
+
+__all__ = ["Damage", "committed_files", "files_of", "plan_damage", "plan_whole_slices", "refuse_damage"]
+
+Files = Mapping[str, Iterable[tuple[str, int]]]
+"""(name, size) of the files of each partition."""
+
+
+class Damage:
+    """What can be wrong with a file that readers need."""
+
+    LOST = "it is gone, and a completed commit wrote it"
+    CUT = "it is shorter than its commit says: it was cut off"
+
+
+def committed_files(commits: Iterable[CommitMetadata]) -> dict[str, int]:
+    """Path and size of the files that commits wrote or built on; 0 where the size is not told."""
+    named: dict[str, int] = {}
+    for stat in (stat for commit in commits for stat in commit.stats):
+        if stat.path and stat.size > 0:
+            named[stat.path] = max(stat.size, named.get(stat.path, 0))
+        if stat.base_file and decode_base_name(stat.base_file) is not None:
+            named.setdefault(join_path(stat.group.partition, stat.base_file), 0)
+    return named
+
+
+def files_of(file_slice: FileSlice) -> dict[str, int]:
+    """Path and size of the files of a slice."""
+    base = {file_slice.base.path: file_slice.base.size} if file_slice.base is not None else {}
+    return base | {log.path: log.size for log in file_slice.logs}
+
+
+def plan_whole_slices(listed: Files, named: Mapping[str, int], rules: SliceRules) -> dict[FileGroupId, FileSlice]:
+    """The newest slice of each file group as it is if nothing was lost."""
+    by_partition: dict[str, dict[str, int]] = defaultdict(dict)
+    for path, size in named.items():
+        partition, _, name = path.rpartition("/")
+        by_partition[partition][name] = size
+    for partition, files in listed.items():
+        by_partition[partition].update(files)
+    newest: dict[FileGroupId, FileSlice] = {}
+    for partition, sizes in by_partition.items():
+        groups = plan_slices(decode_partition_files(partition, sizes.items()), rules)
+        newest |= {group: slices[0] for group, slices in groups.items()}
+    return newest
+
+
+def plan_damage(
+    listed: Files, named: Mapping[str, int], rules: SliceRules, *, groups: Container[FileGroupId] | None = None
+) -> dict[str, str]:
+    """What is wrong with files of the newest slices (of `groups`, all by default), by path."""
+    there = {join_path(partition, name): size for partition, files in listed.items() for name, size in files}
+    suspects = {path for path, size in named.items() if there.get(path, -1) < size}
+    if not suspects:
+        return {}
+    damage: dict[str, str] = {}
+    for group, file_slice in plan_whole_slices(listed, named, rules).items():
+        if groups is None or group in groups:
+            for path in suspects & files_of(file_slice).keys():
+                damage[path] = Damage.CUT if path in there else Damage.LOST
+    return dict(sorted(damage.items()))
+
+
+def refuse_damage(damage: Mapping[str, str]) -> None:
+    """Raise `CorruptTableError` about the first of the damaged files, if there are any."""
+    for path, what in damage.items():
+        others = f"; so are {len(damage) - 1} more files damaged" if len(damage) > 1 else ""
+        raise CorruptTableError(file=path, reason=what + others)
