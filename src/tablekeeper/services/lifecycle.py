@@ -257,7 +257,8 @@ class _Approval:
         self._own = frozenset(file.stat.path for file in rewritten.files)
         self._has_predecessors = entered.is_retry or _was_rolled_back(environment, entered)
 
-    def __call__(self) -> None:
+    def __call__(self, timeline: Timeline) -> None:
+        del timeline
         strays: frozenset[str] = frozenset()
         if self._has_predecessors:
             strays = _load_files_of_attempts(self._environment, self._entered) - self._own

@@ -7,6 +7,10 @@ again, is a new writer.
 Batches of one writer come in order. The newest commit of the writer therefore tells all; it is looked for from the
 newest commit backwards, and usually it is the first or second. A stream that rested while others wrote finds it
 archived; one that has never written searches the archived timeline in vain, once.
+
+Two drivers may run the same batch at once: one was taken for dead, another took its checkpoint over, and the first one
+woke up. So the question is asked before the write, which spares the work, and once more under the lock of its commit,
+about the commits that have come in since.
 """
 
 from __future__ import annotations
@@ -18,17 +22,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine, Frame
-from tablekeeper.errors import EmptyWriteError, InvalidRequestError
+from tablekeeper.errors import EmptyWriteError, InvalidRequestError, TablekeeperError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
-from tablekeeper.model import Operation
+from tablekeeper.model import CommitMetadata, Operation
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage, open_storage
-from tablekeeper.timeline import load_commit_metadata, load_timeline
+from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import iterate_history
 from tablekeeper.txn.properties_file import load_table_config
 
-__all__ = ["BATCH_KEY", "WRITER_KEY", "BatchWriter", "StreamRequest", "start_stream"]
+__all__ = ["BATCH_KEY", "WRITER_KEY", "BatchWriter", "StreamRequest", "load_batch_guard", "start_stream"]
 
 WRITER_KEY = "tablekeeper.stream.writer"
 BATCH_KEY = "tablekeeper.stream.batch"
@@ -50,9 +55,13 @@ class StreamRequest:
     output_mode: str
 
 
+class BatchCommittedError(TablekeeperError):
+    """The batch is in the table: there is nothing to write."""
+
+
 @dataclass(frozen=True)
 class BatchWriter:
-    """Writes the batches of one stream, each once."""
+    """Writes the batches of one stream, each once. `write` asks `load_batch_guard` about the batch."""
 
     storage: Storage
     operation: Operation
@@ -60,30 +69,84 @@ class BatchWriter:
     write: WriteRows
 
     def __call__(self, rows: Frame, batch: int) -> None:
-        last = load_last_batch(self.storage, self.writer)
-        if last is not None and batch <= last:
-            _LOG.info("batch %d of stream %s is in the table already and is skipped", batch, self.writer)
-            return
         try:
             self.write(self.operation, rows, {WRITER_KEY: self.writer, BATCH_KEY: str(batch)})
+        except BatchCommittedError:
+            _LOG.info("batch %d of stream %s is in the table already and is skipped", batch, self.writer)
         except EmptyWriteError:
             _LOG.info("batch %d of stream %s has no rows", batch, self.writer)
+
+
+class BatchGuard:
+    """Keeps a batch from being committed twice: raises `BatchCommittedError` if a commit that came in has it.
+
+    `seen` is the timeline on which the batch was looked for in vain. What has completed since is looked into, and
+    everything once more if instants have been archived meanwhile: one that came in may be among those.
+    """
+
+    def __init__(self, storage: Storage, config: TableConfig, seen: Timeline, *, writer: str, batch: int) -> None:
+        self._storage = storage
+        self._config = config
+        self._writer = writer
+        self._batch = batch
+        self._first_active = seen.first_active_write
+        self._seen = {instant.requested_at for instant in seen.completed_writes}
+
+    def __call__(self, timeline: Timeline) -> None:
+        """Asked under the lock of the commit, on the timeline that was loaded under it."""
+        if timeline.first_active_write == self._first_active:
+            news = [i for i in timeline.completed_writes_by_completion if i.requested_at not in self._seen]
+            commits = (load_commit_metadata(self._storage, self._config, instant) for instant in news)
+            found = [number for each in commits if (number := _batch_of(each, self._writer)) is not None]
+            last = max(found, default=None)
+        else:
+            last = _find_last_batch(self._storage, self._config, timeline, self._writer)
+        _refuse_known_batch(self._writer, self._batch, last=last)
+
+
+def load_batch_guard(
+    storage: Storage, config: TableConfig, extra: Mapping[str, str] | None
+) -> Callable[[Timeline], None]:
+    """What a write with this extra metadata has to ask under the lock of its commit; nothing if it is no batch.
+
+    Raises `BatchCommittedError` if the batch is in the table already.
+    """
+    writer, batch = (extra or {}).get(WRITER_KEY), (extra or {}).get(BATCH_KEY, "")
+    if not writer or not batch.isdigit():
+        return lambda _: None
+    timeline = load_timeline(storage, config)
+    _refuse_known_batch(writer, int(batch), last=_find_last_batch(storage, config, timeline, writer))
+    return BatchGuard(storage, config, timeline, writer=writer, batch=int(batch))
 
 
 def load_last_batch(storage: Storage, writer: str) -> int | None:
     """The newest batch of the writer that was committed, None if there is none."""
     config = load_table_config(storage)
-    timeline = load_timeline(storage, config)
+    return _find_last_batch(storage, config, load_timeline(storage, config), writer)
+
+
+def _find_last_batch(storage: Storage, config: TableConfig, timeline: Timeline, writer: str) -> int | None:
     active = (load_commit_metadata(storage, config, i) for i in reversed(timeline.completed_writes_by_completion))
     archived = (
         decode_commit_metadata(each.metadata, file=f"archived {each.instant}")
         for each in iterate_history(storage, config)
         if each.instant.action.writes_data and each.metadata
     )
-    for metadata in chain(active, archived):
-        if metadata.extra.get(WRITER_KEY) == writer and metadata.extra.get(BATCH_KEY, "").isdigit():
-            return int(metadata.extra[BATCH_KEY])
-    return None
+    numbers = (_batch_of(metadata, writer) for metadata in chain(active, archived))
+    return next((number for number in numbers if number is not None), None)
+
+
+def _batch_of(metadata: CommitMetadata, writer: str) -> int | None:
+    """Which batch of the writer the commit is, None if it is another's."""
+    batch = metadata.extra.get(BATCH_KEY, "")
+    return int(batch) if metadata.extra.get(WRITER_KEY) == writer and batch.isdigit() else None
+
+
+def _refuse_known_batch(writer: str, batch: int, *, last: int | None) -> None:
+    if last is not None and batch <= last:
+        raise BatchCommittedError(
+            f"batch {batch} of stream {writer} is in the table already: the last one is {last}. Nothing was written."
+        )
 
 
 def load_writer_id(storage: Storage, *, runtime: Runtime) -> str:

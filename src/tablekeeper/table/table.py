@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
 from tablekeeper.table.maintenance import Maintenance
 from tablekeeper.table.service_loop import InlineService, inline_services, run_inline, service_names
-from tablekeeper.table.streaming import StreamRequest, start_stream
+from tablekeeper.table.streaming import StreamRequest, load_batch_guard, start_stream
 from tablekeeper.table.times import Changes, load_window, next_cursor, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import load_writer_options, save_writer_options
@@ -428,7 +429,10 @@ class Table(Maintenance):
         return run_inline(result, services, self._run_inline)
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
-        return execute_write(self.load_write(operation, self._engine.schema_of(source), extra=extra), source)
+        # Before the rows are looked at: a batch of a stream that is in the table already costs nothing more.
+        refuse = load_batch_guard(self._storage, self.config, extra)
+        request = self.load_write(operation, self._engine.schema_of(source), extra=extra)
+        return execute_write(replace(request, refuse=refuse), source)
 
     def load_query(
         self,

@@ -150,15 +150,15 @@ def commit_write(
     before_publish: Callable[[CompletionTime], None],
     unseen: Unseen | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
-    refuse: Callable[[], None] = lambda: None,
+    refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
     `before_publish` runs under the lock with a completion time that is earlier than this write's own; it is where
     the metadata table is written. `settle` gives the metadata to publish on the timeline just loaded: the last word
-    on what depends on other commits. `refuse` raises under the lock if the write has become unwanted. Files of
-    others that `unseen` wants to look into are looked into without the lock, except for those that came in while it
-    was doing so the last time.
+    on what depends on other commits. `refuse` raises, under the lock and on that timeline, if the write has become
+    unwanted. Files of others that `unseen` wants to look into are looked into without the lock, except for those that
+    came in while it was doing so the last time.
     """
     rivals: Rivals | None = None
     waited = _Patience(environment, write)
@@ -167,7 +167,7 @@ def commit_write(
         with environment.locked() as lease:
             timeline = load_timeline(environment.storage, environment.config)
             _refuse_to_go_on(environment, write, timeline)
-            refuse()
+            refuse(timeline)
             others = _with_archived(environment, write, timeline)
             rivals = rivals or Rivals(
                 environment,

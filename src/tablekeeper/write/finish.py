@@ -9,6 +9,7 @@ from functools import partial
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, Operation, WriteStat, join_path
+from tablekeeper.timeline import Timeline
 from tablekeeper.txn.commit import OpenWrite, commit_write
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
@@ -35,12 +36,12 @@ def finish_write(
     policy: MetadataPolicy,
     unseen: Unseen,
     known_schema: KnownSchema,
-    refuse: Callable[[], None] = lambda: None,
+    refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> WriteResult:
     """Complete the write.
 
     `replaced` file ids, by partition, are hidden from the commit on; None if this is no replace commit. `refuse` is
-    asked under the lock, and raises if the write has become unwanted.
+    asked under the lock, on the timeline as it is then, and raises if the write has become unwanted.
     """
     stats = tuple(file.stat for file in files)
     if engine.may_repeat_tasks:

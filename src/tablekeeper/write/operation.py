@@ -19,6 +19,7 @@ from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_
 from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
+from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
@@ -59,7 +60,10 @@ _GATHERING = 1 << 20
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """A write as asked for. `extra` goes into the commit's metadata; `known_schema` is what it was planned on."""
+    """A write as asked for. `extra` goes into the commit's metadata; `known_schema` is what it was planned on.
+
+    `refuse` is asked under the commit's lock, on the timeline as it is then, and raises if the write is not wanted.
+    """
 
     environment: TableEnvironment
     engine: Engine
@@ -68,6 +72,7 @@ class WriteRequest:
     extra: dict[str, str]
     policy: MetadataPolicy
     known_schema: KnownSchema
+    refuse: Callable[[Timeline], None] = lambda _: None
 
     @property
     def runtime(self) -> Runtime:
@@ -336,6 +341,7 @@ def _finish(
         policy=request.policy,
         unseen=unseen,
         known_schema=request.known_schema,
+        refuse=request.refuse,
     )
 
 
