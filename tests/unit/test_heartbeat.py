@@ -120,12 +120,27 @@ def test_a_wall_clock_set_back_an_hour_neither_kills_nor_prolongs_a_heartbeat(wo
         heartbeat.check()
 
 
-def test_a_heartbeat_from_the_future_counts_as_active(world: World) -> None:
+def test_a_heartbeat_from_the_future_is_active_within_the_tolerance_and_the_skew_allowance(world: World) -> None:
+    world.start()
+    world.clock.suspend(-130)
+    assert world.is_active()
+    world.clock.suspend(-1)
+    assert not world.is_active()
+
+
+def test_a_heartbeat_from_far_in_the_future_holds_nothing_and_its_age_is_told(world: World) -> None:
     world.start()
     world.clock.suspend(-3_600)
     view = load_heartbeats(world.storage, settings=SETTINGS, runtime=world.runtime)
-    assert view.is_active(INSTANT)
+    assert not view.is_active(INSTANT)
     assert view.ages[INSTANT] == -3_600
+
+
+def test_a_live_writer_is_active_again_with_its_first_beat_after_the_clock_was_set_back(world: World) -> None:
+    heartbeat = world.start()
+    world.clock.suspend(-3_600)
+    heartbeat.renew()
+    assert world.is_active()
 
 
 def test_an_instant_without_a_heartbeat_is_not_active(world: World) -> None:

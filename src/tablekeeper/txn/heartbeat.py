@@ -6,8 +6,11 @@ modification time. A missing file means that nobody is at work on the instant.
 Two clocks meet here. The file's time is the store's (on an object store) or the writer's (on a local
 file system), the time it is compared with is ours. The choices made:
 
-- Others are declared dead late: the tolerance of the settings plus an allowance for skew, and a
-  heartbeat from the future counts as alive. Rolling back a live write costs more than waiting.
+- Others are declared dead late: the tolerance of the settings plus an allowance for skew. Rolling back
+  a live write costs more than waiting.
+- A heartbeat from the future counts as active for as much ahead as it would behind. Beyond that its
+  time says nothing, and waiting for it would hold its instant until that time has come: it counts as
+  ended. A live writer that is taken for dead by it is fenced, and the doctor names the clocks.
 - We declare ourselves dead early: after nine tenths of the tolerance without a successful renewal,
   by the monotonic or by the wall clock, whichever says more, counted from before the renewal began.
   Once that has happened, or somebody removed the file or put another owner into it, the heartbeat is
@@ -87,7 +90,7 @@ class HeartbeatView:
     def is_active(self, instant: RequestedTime) -> bool:
         """True if a writer is, or may be, at work on `instant`."""
         age_s = self.ages.get(instant)
-        return age_s is not None and age_s <= self.patience_s
+        return age_s is not None and abs(age_s) <= self.patience_s
 
 
 class Heartbeat:

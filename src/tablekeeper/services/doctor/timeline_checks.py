@@ -59,11 +59,13 @@ def check_heartbeats(view: TableView) -> Iterator[Finding]:
     pending = {i.requested_at for i in view.timeline.pending} - waiting
     for instant, age_s in sorted(view.heartbeats.ages.items(), key=lambda item: item[0].value):
         if age_s < -_FUTURE_S:
+            is_active = view.heartbeats.is_active(instant)
+            taken = "the write may seem to live longer than it does" if is_active else "it counts as ended"
             yield Finding(
                 "heartbeat-from-the-future",
                 Severity.WARNING,
                 instant.value,
-                f"Its time is {-age_s:.0f} s ahead of this machine's clock, so that the write seems to live on.",
+                f"Its time is {-age_s:.0f} s ahead of this machine's clock, so that {taken}.",
                 "Set the clocks of the writers and of the store right.",
             )
         elif instant not in pending and not view.heartbeats.is_active(instant):
