@@ -11,7 +11,7 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import CompletionTime, RequestedTime
 from tablekeeper.read.incremental import WindowCommit, load_commits
 from tablekeeper.read.query import Query
-from tablekeeper.timeline import format_time
+from tablekeeper.timeline import format_time, time_bounds
 
 __all__ = ["EARLIEST", "Changes", "load_window", "next_cursor", "parse_moment"]
 
@@ -33,24 +33,8 @@ def parse_moment(moment: object, *, zone: str) -> str:
     Text is an instant time, or an ISO date or time (`2026-11-15T10:00:00`, with or without a zone; without one it
     is in the timeline's). A date means its midnight.
     """
-    if isinstance(moment, RequestedTime | CompletionTime):
-        return moment.value
-    if isinstance(moment, dt.datetime):
-        return _from_datetime(moment, zone=zone)
-    if isinstance(moment, dt.date):
-        return _from_datetime(dt.datetime(moment.year, moment.month, moment.day), zone=zone)
-    if isinstance(moment, str):
-        text = moment.strip()
-        if text.isascii() and text.isdigit() and len(text) >= 14:
-            return text
-        try:
-            return _from_datetime(dt.datetime.fromisoformat(text), zone=zone)
-        except ValueError:
-            pass
-    raise InvalidRequestError(
-        f"{moment!r} is not a moment: give an instant such as '20261115100000000', a time such as "
-        "'2026-11-15T10:00:00', or a datetime"
-    )
+    found = _parse(moment, zone=zone)
+    return found if isinstance(found, str) else format_time(found, zone=zone)
 
 
 def load_window(query: Query, *, since: object, until: object) -> list[WindowCommit]:
@@ -58,8 +42,8 @@ def load_window(query: Query, *, since: object, until: object) -> list[WindowCom
     zone = query.config.time_zone
     return load_commits(
         query,
-        since=None if _is_earliest(since) else parse_moment(since, zone=zone),
-        until=None if until is None else parse_moment(until, zone=zone),
+        since=None if _is_earliest(since) else _bounds(since, zone=zone)[0],
+        until=None if until is None else _bounds(until, zone=zone)[1],
     )
 
 
@@ -70,15 +54,42 @@ def next_cursor(commits: Sequence[WindowCommit], *, since: object, zone: str) ->
     """
     if commits:
         return commits[-1].instant.requested_at.value
-    return EARLIEST if _is_earliest(since) else parse_moment(since, zone=zone)
+    return EARLIEST if _is_earliest(since) else _bounds(since, zone=zone)[0]
 
 
 def _is_earliest(since: object) -> bool:
     return since is None or (isinstance(since, str) and since.strip().lower() == EARLIEST)
 
 
-def _from_datetime(moment: dt.datetime, *, zone: str) -> str:
+def _bounds(moment: object, *, zone: str) -> tuple[str, str]:
+    """The moment as the beginning and as the end of a window. They differ where local time is set back."""
+    found = _parse(moment, zone=zone)
+    return (found, found) if isinstance(found, str) else time_bounds(found, zone=zone)
+
+
+def _parse(moment: object, *, zone: str) -> str | int:
+    """An instant time as it is; of anything else the milliseconds since the epoch."""
+    if isinstance(moment, RequestedTime | CompletionTime):
+        return moment.value
+    if isinstance(moment, dt.datetime):
+        return _epoch_ms(moment, zone=zone)
+    if isinstance(moment, dt.date):
+        return _epoch_ms(dt.datetime(moment.year, moment.month, moment.day), zone=zone)
+    if isinstance(moment, str):
+        text = moment.strip()
+        if text.isascii() and text.isdigit() and len(text) >= 14:
+            return text
+        try:
+            return _epoch_ms(dt.datetime.fromisoformat(text), zone=zone)
+        except ValueError:
+            pass
+    raise InvalidRequestError(
+        f"{moment!r} is not a moment: give an instant such as '20261115100000000', a time such as "
+        "'2026-11-15T10:00:00', or a datetime"
+    )
+
+
+def _epoch_ms(moment: dt.datetime, *, zone: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC) if zone == "UTC" else moment.astimezone()
-    epoch_ms = round(moment.timestamp() * 1000)
-    return format_time(epoch_ms, zone=zone)
+    return round(moment.timestamp() * 1000)

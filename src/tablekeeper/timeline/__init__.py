@@ -1,6 +1,7 @@
 """The timeline: instants, loaded, moved from state to state, and their history."""
 
 from tablekeeper.timeline.load import (
+    following_time,
     format_time,
     instant_path,
     load_commit_metadata,
@@ -10,6 +11,7 @@ from tablekeeper.timeline.load import (
     load_timeline,
     load_written_paths,
     parse_time,
+    time_bounds,
 )
 from tablekeeper.timeline.timeline import Timeline
 from tablekeeper.timeline.transition import (
@@ -24,6 +26,7 @@ __all__ = [
     "Timeline",
     "complete_instant",
     "create_requested",
+    "following_time",
     "format_time",
     "instant_path",
     "load_commit_metadata",
@@ -35,5 +38,6 @@ __all__ = [
     "parse_time",
     "remove_instant_files",
     "start_inflight",
+    "time_bounds",
     "unpublish_instant",
 ]

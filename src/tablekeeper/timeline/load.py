@@ -22,12 +22,13 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_written_paths
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
-from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, State, join_path
+from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.history import load_archived_content
 from tablekeeper.timeline.timeline import Timeline
 
 __all__ = [
+    "following_time",
     "format_time",
     "instant_path",
     "load_commit_metadata",
@@ -37,6 +38,7 @@ __all__ = [
     "load_timeline",
     "load_written_paths",
     "parse_time",
+    "time_bounds",
 ]
 
 _ARCHIVED = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT, Action.CLEAN, Action.ROLLBACK})
@@ -198,6 +200,30 @@ def parse_time(text: str, *, zone: str) -> int:
         raise CorruptTableError(file=text, reason="not a time of the form yyyyMMddHHmmssSSS") from error
     local = moment.replace(tzinfo=_zone(zone)) if zone == "UTC" else moment.astimezone()
     return int(local.timestamp()) * 1000 + int((text[14:17] or "0").ljust(3, "0"))
+
+
+def following_time(time: str) -> str:
+    """The next millisecond by the digits, which order instants; in a zone that changes its offset it may not exist."""
+    return format_time(parse_time(RequestedTime(time).order, zone="UTC") + 1, zone="UTC")
+
+
+def time_bounds(epoch_ms: int, *, zone: str) -> tuple[str, str]:
+    """A time that no instant after this moment lies before, and one that no instant up to it lies after.
+
+    Both are the moment itself, but in the hour that local time goes through twice: there the digits do not tell the
+    first time from the second, and the bound moves by that hour, so that nothing is missed.
+    """
+    text = format_time(epoch_ms, zone=zone)
+    local = dt.datetime.fromtimestamp(epoch_ms / 1000, tz=_zone(zone))
+    if local.tzinfo is not None:
+        return text, text
+    repeated_ms = round(1000 * (local.replace(fold=1).timestamp() - local.replace(fold=0).timestamp()))
+    if not repeated_ms:
+        return text, text
+    digits_ms = parse_time(text, zone="UTC")
+    if local.fold:
+        return text, format_time(digits_ms + repeated_ms, zone="UTC")
+    return format_time(digits_ms - repeated_ms, zone="UTC"), text
 
 
 def _zone(zone: str) -> dt.tzinfo | None:

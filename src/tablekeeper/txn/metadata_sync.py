@@ -55,8 +55,7 @@ from tablekeeper.timeline import (
     Timeline,
     complete_instant,
     create_requested,
-    format_time,
-    parse_time,
+    following_time,
     remove_instant_files,
     start_inflight,
 )
@@ -173,7 +172,7 @@ def write_metadata_update(
     stats = runtime.threads.map(write_log, plan.items())
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     content = encode_commit_metadata(CommitMetadata(Operation.UPSERT, tuple(stats), extra))
-    complete_instant(storage, own, inflight, completed_at=_not_before(timeline, completed_at, config), content=content)
+    complete_instant(storage, own, inflight, completed_at=_not_before(timeline, completed_at), content=content)
 
 
 def rollback_metadata_update(
@@ -331,12 +330,11 @@ def _remove(
         remove_instant_files(storage, metadata_config(config), *([instant] if instant.is_completed else []), *earlier)
 
 
-def _not_before(timeline: Timeline, wanted: CompletionTime, config: TableConfig) -> CompletionTime:
+def _not_before(timeline: Timeline, wanted: CompletionTime) -> CompletionTime:
     """Later than everything on the timeline, so that the log files lie on top of the newest base files."""
     if timeline.newest_time < wanted.value:
         return wanted
-    zone = config.time_zone
-    return CompletionTime(format_time(parse_time(timeline.newest_time, zone=zone) + 1, zone=zone))
+    return CompletionTime(following_time(timeline.newest_time))
 
 
 def _is_compacted(files: Sequence[FileInfo], timeline: Timeline, target: RequestedTime) -> bool:

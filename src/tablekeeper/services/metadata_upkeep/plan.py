@@ -23,7 +23,7 @@ from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime
 from tablekeeper.storage import FileInfo
-from tablekeeper.timeline import Timeline, format_time, parse_time
+from tablekeeper.timeline import Timeline, following_time, format_time
 from tablekeeper.timeline.metadata_layout import MetadataSlice, plan_metadata_slices
 
 __all__ = [
@@ -109,11 +109,11 @@ def choose_time(merge: Merge, state: MetadataState, *, now_ms: int) -> Requested
         bounds.append(limit.order)
     taken = _times(state.data_timeline) | _times(state.timeline)
     end = min([*bounds, format_time(now_ms, zone=state.zone)])
-    at_ms = parse_time(merge.newest.value, zone=state.zone) + 1
-    while (at := format_time(at_ms, zone=state.zone)) < end:
-        if at not in taken and at > merge.newest.order:
+    at = following_time(merge.newest.value)
+    while at < end:
+        if at not in taken:
             return RequestedTime(at)
-        at_ms += 1
+        at = following_time(at)
     return None
 
 
