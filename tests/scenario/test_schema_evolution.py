@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.config.keys import WIDEN_TO_STRING
+from tablekeeper.errors import InvalidRequestError
 from tests.support.rows import exact_rows
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 
@@ -178,7 +180,8 @@ def test_a_widened_column_shows_old_values_in_the_new_type(
 ) -> None:
     narrow = pa.schema([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64()), ("v", case.before)])
     wide = narrow.set(3, pa.field("v", case.after))
-    table = tables.create(schema=narrow, **kind)
+    asked = {WIDEN_TO_STRING: pa.types.is_string(case.after)}
+    table = tables.create(schema=narrow, **(kind | {"options": {**kind.get("options", {}), **asked}}))
     table.upsert(trips(("a", "sf", 1, case.old), ("b", "sf", 1, case.old), ("c", "sf", 1, None), schema=narrow))
     past = table.upsert(trips(("a", "sf", 2, case.old), schema=narrow))
     table.upsert(trips(("b", "sf", 2, case.new), ("d", "sf", 1, case.new), schema=wide))
@@ -192,6 +195,51 @@ def test_a_widened_column_shows_old_values_in_the_new_type(
     # Rows in the narrow type still fit.
     table.upsert(trips(("e", "sf", 1, case.old), schema=narrow))
     assert rows_of(table.read(where="id = 'e'"), "v") == [(case.old_now,)]
+
+
+@pytest.mark.parametrize("kind_of_number", [pa.int32(), pa.int64(), pa.float64(), pa.decimal128(7, 2)], ids=str)
+@pytest.mark.parametrize("operation", ["upsert", "insert", "bulk_insert", "insert_overwrite"])
+def test_a_batch_of_strings_does_not_change_the_type_of_a_number_column(
+    tables: TableBuilder, kind: dict[str, Any], kind_of_number: pa.DataType, operation: str
+) -> None:
+    schema = TRIPS.set(3, pa.field("fare", kind_of_number))
+    table = tables.create(schema=schema, **kind)
+    table.upsert(trips(("a", "sf", 1, 7), schema=schema))
+    wrong = trips(("b", "sf", 1, "7"), schema=TRIPS.set(3, pa.field("fare", pa.string())))
+    with pytest.raises(InvalidRequestError) as refused:
+        getattr(table, operation)(wrong)
+    for part in ("column fare", f"table has {kind_of_number}, data has string", f"{WIDEN_TO_STRING}=true"):
+        assert part in str(refused.value)
+    assert table.schema == schema
+    assert rows_of(table.read(), "id", "fare") == [("a", 7)]
+
+
+@pytest.mark.parametrize("column", ["id", "part", "ts"])
+def test_key_ordering_and_partition_columns_never_become_strings(
+    tables: TableBuilder, kind: dict[str, Any], column: str
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("part", pa.int64()), ("ts", pa.int64())])
+    asked = {"options": {**kind.get("options", {}), WIDEN_TO_STRING: True}}
+    table = tables.create(schema=schema, partition_by="part", **(kind | asked))
+    table.upsert(trips((1, 1, 1), schema=schema))
+    position = schema.get_field_index(column)
+    row = tuple("2" if number == position else 2 for number in range(3))
+    wrong = trips(row, schema=schema.set(position, pa.field(column, pa.string())))
+    with pytest.raises(InvalidRequestError, match=f"column {column}: .*never becomes a string: cast the data"):
+        table.upsert(wrong)
+    assert table.schema == schema
+    assert rows_of(table.read()) == [(1, 1, 1)]
+
+
+def test_numbers_inside_of_other_columns_stay_numbers(tables: TableBuilder, kind: dict[str, Any]) -> None:
+    def schema(inner: pa.DataType) -> pa.Schema:
+        return pa.schema([*TRIPS, ("s", pa.struct([("x", inner)])), ("l", pa.list_(inner))])
+
+    table = tables.create(schema=schema(pa.int64()), **kind)
+    with pytest.raises(InvalidRequestError) as refused:
+        table.upsert(trips(("a", "sf", 1, 1.0, {"x": "1"}, ["1"]), schema=schema(pa.string())))
+    assert "column s.x: table has int64, data has string" in str(refused.value)
+    assert "column l.element: table has int64, data has string" in str(refused.value)
 
 
 def test_structs_grow_inside_lists_maps_and_structs(tables: TableBuilder, kind: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tablekeeper.config.keys import WIDEN_TO_STRING
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.record.evolution import TypeChange, conform, plan_evolution, storable_schema
 
@@ -74,13 +75,7 @@ WIDER = [(before, after) for at, before in enumerate(NUMBERS) for after in NUMBE
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        *WIDER,
-        *((number, pa.string()) for number in NUMBERS),
-        (pa.decimal128(9, 2), pa.decimal128(12, 2)),
-        (pa.decimal128(9, 2), pa.decimal128(12, 4)),
-        (pa.decimal128(9, 2), pa.string()),
-    ],
+    [*WIDER, (pa.decimal128(9, 2), pa.decimal128(12, 2)), (pa.decimal128(9, 2), pa.decimal128(12, 4))],
     ids=str,
 )
 def test_a_type_may_become_wider_and_stays_wide(before: pa.DataType, after: pa.DataType) -> None:
@@ -88,6 +83,18 @@ def test_a_type_may_become_wider_and_stays_wide(before: pa.DataType, after: pa.D
     assert widened.widened == (TypeChange("c", before, after),)
     assert widened.schema == one(after)
     assert plan_evolution(one(after), one(before)).schema == one(after)
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, pa.decimal128(9, 2)], ids=str)
+def test_numbers_become_strings_only_on_request_and_never_in_some_columns(number: pa.DataType) -> None:
+    table, incoming = one(number), one(pa.string())
+    with pytest.raises(InvalidRequestError, match=rf"column c: .*{WIDEN_TO_STRING}=true"):
+        plan_evolution(table, incoming)
+    asked = plan_evolution(table, incoming, widens_to_string=True)
+    assert asked.widened == (TypeChange("c", number, pa.string()),)
+    assert plan_evolution(incoming, table).schema == incoming
+    with pytest.raises(InvalidRequestError, match=r"column c: .*never becomes a string"):
+        plan_evolution(table, incoming, widens_to_string=True, never_strings=["c"])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ __all__ = [
     "MAX_PARTITIONS",
     "METADATA_ENABLE",
     "SORT_MODE",
+    "WIDEN_TO_STRING",
 ]
 
 INDEX_TYPE = "hoodie.index.type"
@@ -21,3 +22,4 @@ AUTOMATIC_CLEAN = "hoodie.clean.automatic"
 AUTOMATIC_ARCHIVE = "hoodie.archive.automatic"
 BLOCKS_SPECULATION = "hoodie.block.writes.on.speculative.execution"
 SORT_MODE = "hoodie.bulkinsert.sort.mode"
+WIDEN_TO_STRING = "tablekeeper.schema.widen.to.string"

@@ -20,6 +20,7 @@ from tablekeeper.config.keys import (
     MAX_PARTITIONS,
     METADATA_ENABLE,
     SORT_MODE,
+    WIDEN_TO_STRING,
 )
 from tablekeeper.config.lifecycle_settings import LIFECYCLE_OPTIONS
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
@@ -100,6 +101,12 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         "true",
         bool,
         "Refuse to change the table while `spark.speculation` is on, as Java does; false changes it all the same.",
+    ),
+    (
+        WIDEN_TO_STRING,
+        "false",
+        bool,
+        "Number columns become strings for good where rows bring strings; key, ordering and partition columns never do.",
     ),
     (MAX_PARTITIONS, "20000", int, "Most partitions that one write may touch."),
     (

@@ -1,18 +1,21 @@
 """Schema evolution on write: what a table's schema becomes when data of another schema arrives.
 
-Allowed are new nullable columns, at any depth, and Hudi's promotions: int to long, float, double
-or string, long to float, double or string, float to double or string, double or decimal to string,
-and decimals with more digits. Data may be narrower than the table and may lack nullable columns.
-Anything else is refused with every difference listed. The table's columns keep their order and
-come first, so that a schema without news is the same schema.
+Allowed are new nullable columns, at any depth, and of Hudi's promotions those between numbers: int to
+long, float or double, long to float or double, float to double, and decimals with more digits. Hudi also
+lets every number become a string, but no later write can take that back, and one batch with a wrong type is
+enough for it: a column becomes a string only if the caller asks for it. Data may be narrower than the table and
+may lack nullable columns. Anything else is refused with every difference listed. The table's columns keep their
+order and come first, so that a schema without news is the same schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from tablekeeper.config.keys import WIDEN_TO_STRING
 from tablekeeper.record.conform import conform, promotes
 from tablekeeper.record.stored_types import META_COLUMNS, refuse, storable_schema, stored_fields
 
@@ -45,15 +48,22 @@ class Evolution:
 
 @dataclass(slots=True)
 class _Findings:
+    widens_to_string: bool
+    never_strings: frozenset[str]
     added: list[str] = field(default_factory=list)
     widened: list[TypeChange] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def plan_evolution(table: pa.Schema, incoming: pa.Schema) -> Evolution:
-    """The table's schema once data of schema `incoming` is written; raises InvalidRequestError if it does not fit."""
-    found = _Findings()
+def plan_evolution(
+    table: pa.Schema, incoming: pa.Schema, *, widens_to_string: bool = False, never_strings: Collection[str] = ()
+) -> Evolution:
+    """The table's schema once data of schema `incoming` is written; raises InvalidRequestError if it does not fit.
+
+    With `widens_to_string`, a number may become a string, but not in the top-level columns `never_strings`.
+    """
+    found = _Findings(widens_to_string, frozenset(never_strings))
     arriving = stored_fields(incoming, found.problems, untyped=frozenset(table.names))
     present = frozenset(incoming.names)
     fields = _merge_fields(list(table), arriving, parent="", untyped=present, found=found)
@@ -106,11 +116,22 @@ def _merge_types(table: pa.DataType, incoming: pa.DataType, *, path: str, found:
         return pa.map_(table.key_field, table.item_field.with_type(value))
     if _fits(incoming, table):
         return table
-    if promotes(table, incoming):
+    promoted = promotes(table, incoming)
+    reason = _why_no_string(path, found) if promoted and pa.types.is_string(incoming) else ""
+    if promoted and not reason:
         found.widened.append(TypeChange(path, table, incoming))
         return incoming
-    found.problems.append(f"column {path}: table has {table}, data has {incoming}")
+    found.problems.append(f"column {path}: table has {table}, data has {incoming}{reason}")
     return table
+
+
+def _why_no_string(path: str, found: _Findings) -> str:
+    """Why the numbers of this column may not become strings; empty if they may."""
+    if path in found.never_strings or path.split(".", maxsplit=1)[0] in found.never_strings:
+        return ", and a column of the key, ordering or partitions never becomes a string: cast the data"
+    if not found.widens_to_string:
+        return f", and numbers become strings only if asked for: cast the data, or pass {WIDEN_TO_STRING}=true"
+    return ""
 
 
 def _fits(incoming: pa.DataType, table: pa.DataType) -> bool:

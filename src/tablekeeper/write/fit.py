@@ -17,8 +17,18 @@ from tablekeeper.record.evolution import TypeChange, plan_evolution
 __all__ = ["schema_after"]
 
 
-def schema_after(config: TableConfig, table: pa.Schema, *, operation: Operation, incoming: pa.Schema) -> pa.Schema:
-    """The table's schema once rows of schema `incoming` are written; refuses rows that do not fit."""
+def schema_after(
+    config: TableConfig,
+    table: pa.Schema,
+    *,
+    operation: Operation,
+    incoming: pa.Schema,
+    widens_to_string: bool = False,
+) -> pa.Schema:
+    """The table's schema once rows of schema `incoming` are written; refuses rows that do not fit.
+
+    Number columns become strings with `widens_to_string` only, and those that the table lives by never.
+    """
     identity = [*config.key_fields, *config.partition_columns]
     needed = identity if operation is Operation.DELETE else [*identity, *config.ordering_fields]
     missing = [name for name in dict.fromkeys(needed) if _top(name, incoming) not in incoming.names]
@@ -29,7 +39,8 @@ def schema_after(config: TableConfig, table: pa.Schema, *, operation: Operation,
         )
     if operation is Operation.DELETE:
         return table
-    evolution = plan_evolution(table, incoming)
+    lived_by = {_top(name, table) for name in (*identity, *config.ordering_fields)}
+    evolution = plan_evolution(table, incoming, widens_to_string=widens_to_string, never_strings=lived_by)
     for change in evolution.widened:
         if _top(change.column, table) in {_top(name, table) for name in identity} and not _keeps_text(change):
             raise InvalidRequestError(
@@ -48,6 +59,4 @@ def _keeps_text(change: TypeChange) -> bool:
     before, after = change.before, change.after
     if pa.types.is_integer(before) and pa.types.is_integer(after):
         return True
-    if pa.types.is_decimal(before) and pa.types.is_decimal(after):
-        return bool(before.scale == after.scale)
-    return bool(pa.types.is_string(after) and not pa.types.is_binary(before))
+    return bool(pa.types.is_decimal(before) and pa.types.is_decimal(after) and before.scale == after.scale)

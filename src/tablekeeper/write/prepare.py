@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tablekeeper.config.concurrency_settings import ConcurrencySettings
-from tablekeeper.config.keys import METADATA_ENABLE
+from tablekeeper.config.keys import METADATA_ENABLE, WIDEN_TO_STRING
 from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
@@ -76,7 +76,13 @@ def prepare_write(
     table_schema = load_table_schema(storage, config, timeline)
     schema = table_schema
     if incoming is not None:
-        schema = schema_after(config, table_schema, operation=operation, incoming=incoming)
+        schema = schema_after(
+            config,
+            table_schema,
+            operation=operation,
+            incoming=incoming,
+            widens_to_string=options.flag(WIDEN_TO_STRING),
+        )
     policy = MetadataPolicy(
         is_enabled=options.flag(METADATA_ENABLE),
         outdates_statistics=statistics_outdate(before=table_schema, after=schema),
