@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.config.keys import INDEX_DROP
+from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.base_file import decode_base_name
 from tests.interop.hand_writer import HandWriter, listing_by_directories, listing_by_metadata_table
 from tests.support.java_hudi import JavaTable, rust_read
@@ -193,7 +195,10 @@ def test_indexes_that_we_do_not_keep_are_switched_off_and_java_builds_them_anew(
     peer = Peer(spark, tmp_path / "t", table_type="cow", partition_by="city", **indexes)
     peer.java.write(rows(range(10), "a"), "upsert")
     assert {"record_index", "bloom_filters"} <= set(peer.ours.config.metadata_partitions)
-    result = tk.Table.open(peer.java.path, engine="local").upsert(rows(range(100, 105), "a"))
+    with pytest.raises(UnsupportedFeatureError, match=r"index (record_index|bloom_filters)"):
+        tk.Table.open(peer.java.path, engine="local").upsert(rows(range(100, 105), "a"))
+    consenting = tk.Table.open(peer.java.path, engine="local", options={INDEX_DROP: True})
+    result = consenting.upsert(rows(range(100, 105), "a"))
     assert any("record_index" in note and "bloom_filters" in note for note in result.notes)
     assert set(peer.ours.config.metadata_partitions) == {"files", "column_stats", "partition_stats"}
     peer.check([*range(10), *range(100, 105)], probes=[(103, 1)])

@@ -7,13 +7,16 @@ import json
 import pyarrow as pa
 import pytest
 
+from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.index_definitions import decode_index_definitions, remove_index_definitions
+from tablekeeper.model import Operation
 from tablekeeper.txn.metadata_indexes import (
     INDEX_DEFINITIONS_PATH,
     delete_metadata_table,
     drop_metadata_indexes,
     load_metadata_indexes,
+    refuse_index_loss,
     statistics_outdate,
 )
 from tests.support.metadata_builder import COLUMNS, MetadataBuilder
@@ -48,6 +51,40 @@ def test_indexes_that_nobody_maintains_are_dropped_with_definition_and_directory
     assert set(json.loads(built.storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"]) == {"column_stats"}
     assert not list(built.storage.walk(".hoodie/metadata/record_index"))
     assert list(built.storage.walk(".hoodie/metadata/files"))
+
+
+OTHERS = ("record_index", "secondary_index_name", "bloom_filters", "expr_index_day")
+
+
+@pytest.mark.parametrize(
+    ("operation", "stays"),
+    [
+        (Operation.COMPACT, ("record_index", "secondary_index_name")),
+        (Operation.LOG_COMPACT, ("record_index", "secondary_index_name", "bloom_filters")),
+        (Operation.CLUSTER, ()),
+        (Operation.UPSERT, ()),
+        (Operation.DELETE_PARTITION, ()),
+        (None, ()),
+    ],
+)
+def test_only_indexes_that_an_operation_leaves_right_stay(operation: Operation | None, stays: tuple[str, ...]) -> None:
+    built = MetadataBuilder(partitions=[*STATS, *OTHERS])
+    indexes = load_metadata_indexes(built.storage, built.config, operation=operation)
+    assert indexes.updated == STATS
+    assert indexes.listed == (*STATS, *stays)
+    assert indexes.lost == indexes.dropped == tuple(name for name in OTHERS if name not in stays)
+
+
+def test_losing_an_index_takes_consent_and_losing_statistics_does_not() -> None:
+    built = MetadataBuilder(partitions=[*STATS, "record_index"])
+    indexes = load_metadata_indexes(built.storage, built.config)
+    with pytest.raises(UnsupportedFeatureError, match=f"upsert .* record_index .*{INDEX_DROP}=true"):
+        refuse_index_loss(built.config, indexes, action="upsert", consents=False)
+    refuse_index_loss(built.config, indexes, action="upsert", consents=True)
+    plain = MetadataBuilder()
+    outdated = load_metadata_indexes(plain.storage, plain.config, outdated_statistics=True)
+    assert outdated.dropped
+    refuse_index_loss(plain.config, outdated, action="upsert", consents=False)
 
 
 @pytest.mark.parametrize("reason", ["version", "definition", "schema"])

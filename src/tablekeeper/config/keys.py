@@ -7,6 +7,7 @@ __all__ = [
     "AUTOMATIC_CLEAN",
     "BLOCKS_SPECULATION",
     "BUCKET_COUNT",
+    "INDEX_DROP",
     "INDEX_TYPE",
     "MAX_PARTITIONS",
     "METADATA_ENABLE",
@@ -23,3 +24,4 @@ AUTOMATIC_ARCHIVE = "hoodie.archive.automatic"
 BLOCKS_SPECULATION = "hoodie.block.writes.on.speculative.execution"
 SORT_MODE = "hoodie.bulkinsert.sort.mode"
 WIDEN_TO_STRING = "tablekeeper.schema.widen.to.string"
+INDEX_DROP = "tablekeeper.metadata.index.drop"

@@ -16,6 +16,7 @@ from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
 from tablekeeper.config.keys import (
     BLOCKS_SPECULATION,
     BUCKET_COUNT,
+    INDEX_DROP,
     INDEX_TYPE,
     MAX_PARTITIONS,
     METADATA_ENABLE,
@@ -83,6 +84,12 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     ("hoodie.bloom.index.write", "true", bool, "Write the bloom filter that Java's BLOOM index needs."),
     (METADATA_ENABLE, "true", bool, "Keep the metadata table in step; false switches it off."),
     (
+        INDEX_DROP,
+        "false",
+        bool,
+        "Drop the record, bloom, secondary or expression index of a table that an action would leave wrong.",
+    ),
+    (
         SORT_MODE,
         "NONE",
         str,
@@ -106,7 +113,7 @@ _WRITE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         WIDEN_TO_STRING,
         "false",
         bool,
-        "Number columns become strings for good where rows bring strings; key, ordering and partition columns never do.",
+        "Number columns become strings for good where rows bring strings; key, ordering, partition columns never do.",
     ),
     (MAX_PARTITIONS, "20000", int, "Most partitions that one write may touch."),
     (

@@ -34,6 +34,7 @@ from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.metadata_step import release_indexes
 from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
 from tablekeeper.txn.savepoints import find_savepoint
 from tablekeeper.write.finish import metadata_rollback
@@ -93,6 +94,8 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
 
     def approve(now: Timeline, found: Instant) -> bool:
         _refuse(environment, now, found)
+        if found.is_completed:
+            release_indexes(environment, action="rollback")
         return True
 
     outcome = rollback_approved(

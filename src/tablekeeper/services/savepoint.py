@@ -29,6 +29,7 @@ from tablekeeper.timeline import (
 )
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import load_heartbeats
+from tablekeeper.txn.metadata_step import release_indexes
 from tablekeeper.txn.restore import execute_restore, plan_restore
 from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, savepoints_of
 from tablekeeper.write.finish import metadata_rollback
@@ -173,11 +174,13 @@ def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, 
     """Bring the table back to a savepoint: whatever came after it is gone for good."""
 
     def approve(timeline: Timeline) -> Instant:
-        return _approve_restore(environment, timeline, instant)
+        commit = _approve_restore(environment, timeline, instant)
+        release_indexes(environment, action="restore")
+        return commit
 
     if dry_run:
         timeline = load_timeline(environment.storage, environment.config)
-        planned = plan_restore(timeline, approve(timeline))
+        planned = plan_restore(timeline, _approve_restore(environment, timeline, instant))
         return RestoreResult(instant, tuple(str(each) for each in planned), dry_run=True)
     done = execute_restore(environment, instant, approve=approve, before_publish=metadata_rollback(environment))
     names = tuple(f"{info.commit_time}.{info.action}" for info in done.instants)

@@ -35,7 +35,7 @@ from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.units import parse_duration_s, parse_size_bytes
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.write.prepare import prepare_write
+from tablekeeper.write.prepare import load_environment, prepare_write, refuse_lost_indexes
 
 __all__ = ["Maintenance"]
 
@@ -290,24 +290,24 @@ class Maintenance(TableHandle):
             cleaned = self.clean() if due else None
             return [] if cleaned is None else [cleaned]
         kind = ServiceKind(name.replace("_", " "))
-        self._schedule_due(kind, is_async=is_async)
+        self._schedule_due(kind, is_async=is_async, executes=True)
         return list(self.execute_waiting(kind))
 
-    def _schedule_due(self, kind: ServiceKind, *, is_async: bool) -> ScheduledPlan | None:
+    def _schedule_due(self, kind: ServiceKind, *, is_async: bool, executes: bool = False) -> ScheduledPlan | None:
         decision = find_due(self._load_environment(), self._options, kind, is_async=is_async)
         if not decision:
             return None
         _LOG.info("%s is due: %s", kind.value, decision.why)
-        return self._schedule(kind, PlanFlags(), None, None)
+        return self._schedule(kind, PlanFlags(), None, None, executes=executes)
 
-    def execute_waiting(self, kind: ServiceKind) -> list[ServiceResult]:
+    def execute_waiting(self, kind: ServiceKind, *, options: Mapping[str, object] | None = None) -> list[ServiceResult]:
         """Carry out the plans of this kind that wait on the timeline and that nobody is at work on."""
         done = []
         for instant in pending_plans(load_timeline(self._storage, self.config)):
             if instant.action is not kind.action:
                 continue
             try:
-                done.append(self.execute(instant))
+                done.append(self.execute(instant, options=options))
             except (PlanHeldError, PlanCancelledError, FencedError, ConflictError) as error:
                 _LOG.info("%s was not carried out: %s", instant, error)
             except InvalidRequestError as error:
@@ -339,8 +339,13 @@ class Maintenance(TableHandle):
         partitions: str | None,
         options: Mapping[str, object] | None,
         clustering: ClusteringRequest | None = None,
+        *,
+        executes: bool = False,
     ) -> ScheduledPlan | None:
         factory = self._factory(partitions, options)
+        if executes:
+            # A plan that only others may execute would stay in their way.
+            refuse_lost_indexes(factory.environment, factory.options, kind.operation)
         service = factory.make(kind, clustering)
         return schedule_plan(factory.environment, service, flags=flags, incremental=factory.is_incremental)
 
@@ -352,8 +357,8 @@ class Maintenance(TableHandle):
         options: Mapping[str, object] | None,
         clustering: ClusteringRequest | None = None,
     ) -> ServiceResult | None:
-        waiting = self.execute_waiting(kind)
-        scheduled = self._schedule(kind, flags, partitions, options, clustering)
+        waiting = self.execute_waiting(kind, options=options)
+        scheduled = self._schedule(kind, flags, partitions, options, clustering, executes=True)
         if scheduled is None:
             return waiting[-1] if waiting else None
         result = self.execute(scheduled, options=options)
@@ -372,7 +377,9 @@ class Maintenance(TableHandle):
         return explain_plan(factory.environment, service, flags=PlanFlags(), incremental=factory.is_incremental)
 
     def _factory(self, partitions: str | None, options: Mapping[str, object] | None) -> ServiceFactory:
-        return ServiceFactory(self._load_environment(), self._merged(options), self._load_schema(), partitions)
+        merged = self._merged(options)
+        environment = load_environment(self._storage, merged, runtime=self._runtime)
+        return ServiceFactory(environment, merged, self._load_schema(), partitions)
 
     def _merged(self, options: Mapping[str, object] | None) -> Options:
         return Options(options).merged_over(self._options)

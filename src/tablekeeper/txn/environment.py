@@ -21,6 +21,7 @@ class TableEnvironment:
     """Components and settings of one open table, shared by its transactions.
 
     `by_bucket`: the table has a bucket index, so that writers conflict when they touch the same bucket.
+    `drops_indexes`: the caller consents to losing indexes of the metadata table that an action would leave wrong.
     """
 
     storage: Storage
@@ -32,6 +33,7 @@ class TableEnvironment:
     runtime: Runtime
     by_bucket: bool = False
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
+    drops_indexes: bool = False
 
     def locked(self) -> Lease:
         """The table lock, waited for as long as the settings say. Use it in a `with` statement."""

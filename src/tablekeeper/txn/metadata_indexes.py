@@ -1,10 +1,22 @@
 """Which partitions of a metadata table this package keeps in step, and what becomes of the others.
 
-Kept are `files`, `column_stats` and `partition_stats`. An index that nobody maintains answers queries
-wrongly and without a word, so the others (record, bloom, secondary, expression) are switched off
-before the first commit that they would miss: first the table's properties stop naming them, then
-their definitions and directories go. That is what Java does when an index is dropped; a Java writer
-that wants the index builds it anew.
+Kept in step are `files`, `column_stats` and `partition_stats`. The others (record, bloom, secondary, expression) stay
+as they are through actions that leave them right. An index that misses a commit answers queries wrongly and
+without a word, and building it anew can take hours: an action that would leave one wrong is refused, unless the
+caller consents to losing it. It is then switched off before the commit that it would miss: first the table's
+properties stop naming it, then its definition and directory go, as when Java drops an index.
+
+What an index needs to know decides which actions leave it right:
+
+| index | holds | compaction | log compaction |
+|---|---|---|---|
+| record | the file group of each key | right: no key moves | right |
+| secondary | the keys of each value | right: no value changes | right |
+| bloom | a filter for each base file | wrong: new base files | right |
+| expression | statistics of each file | wrong: new files | wrong: new files |
+
+A key that a log deletes has left the record index with the delta commit that deleted it. A clean only deletes files
+that nothing asks for any more.
 """
 
 from __future__ import annotations
@@ -12,11 +24,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.column_stats import value_type_of
 from tablekeeper.format.index_definitions import decode_index_definitions, remove_index_definitions
-from tablekeeper.model import join_path
+from tablekeeper.model import Operation, join_path
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.metadata_layout import COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
 
@@ -27,12 +40,17 @@ __all__ = [
     "drop_metadata_indexes",
     "load_metadata_indexes",
     "plan_metadata_indexes",
+    "refuse_index_loss",
     "statistics_outdate",
 ]
 
 INDEX_DEFINITIONS_PATH = ".hoodie/.index_defs/index.json"
 _MAINTAINED = (FILES, COLUMN_STATS, PARTITION_STATS)
 _INDEX_VERSION = "V2"
+_STAYS_RIGHT = {
+    Operation.COMPACT: ("record_index", "secondary_index_"),
+    Operation.LOG_COMPACT: ("record_index", "secondary_index_", "bloom_filters"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +58,8 @@ class MetadataIndexes:
     """What a commit has to do for the metadata table.
 
     `updated` are the metadata partitions that get a log file with each commit, `listed` what the table's
-    properties should name, `dropped` what has to be switched off first. `columns` are those with statistics.
+    properties should name (also those that need no update), `dropped` what has to be switched off first. `columns` are
+    those with statistics.
     """
 
     updated: tuple[str, ...] = ()
@@ -53,9 +72,14 @@ class MetadataIndexes:
     def has_statistics(self) -> bool:
         return COLUMN_STATS in self.updated
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Indexes among the dropped ones that no writer builds anew by itself."""
+        return tuple(name for name in self.dropped if name not in _MAINTAINED)
+
 
 def load_metadata_indexes(
-    storage: Storage, config: TableConfig, *, outdated_statistics: bool = False
+    storage: Storage, config: TableConfig, *, operation: Operation | None = None, outdated_statistics: bool = False
 ) -> MetadataIndexes:
     """Read the index definitions, if the table has a metadata table, and plan."""
     definitions = None
@@ -64,14 +88,19 @@ def load_metadata_indexes(
             definitions = storage.read(INDEX_DEFINITIONS_PATH)
         except NotFoundError:
             definitions = None
-    return plan_metadata_indexes(config, definitions, outdated_statistics=outdated_statistics)
+    return plan_metadata_indexes(config, definitions, operation=operation, outdated_statistics=outdated_statistics)
 
 
 def plan_metadata_indexes(
-    config: TableConfig, definitions: bytes | None, *, outdated_statistics: bool = False
+    config: TableConfig,
+    definitions: bytes | None,
+    *,
+    operation: Operation | None = None,
+    outdated_statistics: bool = False,
 ) -> MetadataIndexes:
     """Decide what to keep. `definitions` is the content of index.json, None if there is none.
 
+    Indexes that `operation` leaves right stay as they are; without one, only those that are kept in step do.
     `outdated_statistics` switches the statistics off, for a commit that changes the schema in a way that
     the statistics cannot follow (see `statistics_outdate`).
     """
@@ -92,13 +121,15 @@ def plan_metadata_indexes(
         stats is not None and stats.version == _INDEX_VERSION and COLUMN_STATS in present and not outdated_statistics
     )
     kept = _MAINTAINED if keeps_stats else (FILES,)
-    dropped = tuple(name for name in dict.fromkeys(present) if name not in kept)
+    stays_right = () if operation is None else _STAYS_RIGHT.get(operation, ())
+    stays = (*kept, *(name for name in named if name.startswith(stays_right)))
+    dropped = tuple(name for name in dict.fromkeys(present) if name not in stays)
     remaining = definitions
     if definitions is not None and any(name in known for name in dropped):
         remaining = remove_index_definitions(definitions, names=dropped, file=INDEX_DEFINITIONS_PATH)
     return MetadataIndexes(
         updated=tuple(name for name in kept if name in present),
-        listed=tuple(name for name in named if name in kept),
+        listed=tuple(name for name in named if name in stays),
         dropped=dropped,
         columns=stats.columns if stats is not None and keeps_stats else (),
         definitions=remaining,
@@ -113,6 +144,16 @@ def statistics_outdate(*, before: Any, after: Any) -> bool:
     """
     old = {field.name: value_type_of(field.type) for field in before}
     return any(field.name not in old or old[field.name] != value_type_of(field.type) for field in after)
+
+
+def refuse_index_loss(config: TableConfig, indexes: MetadataIndexes, *, action: str, consents: bool) -> None:
+    """Raise `UnsupportedFeatureError` if the action costs an index and the caller has not consented to that."""
+    if indexes.lost and not consents:
+        raise UnsupportedFeatureError(
+            f"table {config.name}: this {action} would leave the index {', '.join(indexes.lost)} wrong, which is not "
+            f"kept in step here. Leave the {action} to Java, or pass {INDEX_DROP}=true to drop the index; building "
+            "it anew can take hours."
+        )
 
 
 def drop_metadata_indexes(storage: Storage, indexes: MetadataIndexes) -> None:

@@ -19,6 +19,7 @@ from tablekeeper.txn.metadata_indexes import (
     delete_metadata_table,
     drop_metadata_indexes,
     load_metadata_indexes,
+    refuse_index_loss,
 )
 from tablekeeper.txn.metadata_ranges import load_missing_ranges
 from tablekeeper.txn.metadata_sync import (
@@ -30,7 +31,14 @@ from tablekeeper.txn.metadata_sync import (
 )
 from tablekeeper.txn.properties_file import change_properties, load_table_config
 
-__all__ = ["MetadataPolicy", "switch_off_metadata_table", "sync_clean", "sync_commit", "sync_rollback"]
+__all__ = [
+    "MetadataPolicy",
+    "release_indexes",
+    "switch_off_metadata_table",
+    "sync_clean",
+    "sync_commit",
+    "sync_rollback",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,14 @@ def sync_commit(
         return ()
     if not policy.is_enabled:
         return _switch_off(environment, config)
-    indexes = load_metadata_indexes(environment.storage, config, outdated_statistics=policy.outdates_statistics)
+    indexes = load_metadata_indexes(
+        environment.storage,
+        config,
+        operation=metadata.operation,
+        outdated_statistics=policy.outdates_statistics,
+    )
+    action = metadata.operation.value.lower()
+    refuse_index_loss(config, indexes, action=action, consents=environment.drops_indexes)
     notes = _drop_unmaintained(environment, config, indexes)
     if not indexes.updated:
         return notes
@@ -146,6 +161,19 @@ def sync_clean(
         completed_at=completed_at,
         runtime=environment.runtime,
     )
+
+
+def release_indexes(environment: TableEnvironment, *, action: str) -> None:
+    """Before an action that takes completed commits back: drop the indexes that would still know their rows.
+
+    Raises `UnsupportedFeatureError` unless the caller consents. The caller holds the table lock.
+    """
+    config = load_table_config(environment.storage)
+    if not config.has_metadata_table:
+        return
+    indexes = load_metadata_indexes(environment.storage, config)
+    refuse_index_loss(config, indexes, action=action, consents=environment.drops_indexes)
+    _drop_unmaintained(environment, config, indexes)
 
 
 def switch_off_metadata_table(environment: TableEnvironment) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tablekeeper.config.concurrency_settings import ConcurrencySettings
-from tablekeeper.config.keys import METADATA_ENABLE, WIDEN_TO_STRING
+from tablekeeper.config.keys import INDEX_DROP, METADATA_ENABLE, WIDEN_TO_STRING
 from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
@@ -24,7 +24,7 @@ from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.choose import choose_lock
-from tablekeeper.txn.metadata_indexes import load_metadata_indexes, statistics_outdate
+from tablekeeper.txn.metadata_indexes import load_metadata_indexes, refuse_index_loss, statistics_outdate
 from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.write.context import WriteContext, avro_schema_json, staging_directory
@@ -32,7 +32,7 @@ from tablekeeper.write.fit import schema_after
 from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.schema_news import KnownSchema
 
-__all__ = ["load_environment", "prepare_write"]
+__all__ = ["load_environment", "prepare_write", "refuse_lost_indexes"]
 
 _OLDEST_WRITABLE_VERSION = 8
 
@@ -56,6 +56,7 @@ def load_environment(storage: Storage, options: Options, *, runtime: Runtime) ->
         runtime=runtime,
         by_bucket=by_bucket,
         concurrency=concurrency,
+        drops_indexes=options.flag(INDEX_DROP),
     )
 
 
@@ -87,7 +88,12 @@ def prepare_write(
         is_enabled=options.flag(METADATA_ENABLE),
         outdates_statistics=statistics_outdate(before=table_schema, after=schema),
     )
-    indexes = load_metadata_indexes(storage, config, outdated_statistics=policy.outdates_statistics)
+    indexes = load_metadata_indexes(
+        storage, config, operation=operation, outdated_statistics=policy.outdates_statistics
+    )
+    if policy.is_enabled:
+        # The commit looks again, under the lock; whoever is refused should know it before the work.
+        refuse_index_loss(config, indexes, action=operation.value.lower(), consents=environment.drops_indexes)
     context = WriteContext(
         store=StorageHandle(storage),
         staging=staging_directory(environment.runtime.ids.uuid()),
@@ -103,6 +109,14 @@ def prepare_write(
     )
     known = KnownSchema.of(table_schema, timeline)
     return WriteRequest(environment, engine, context, operation, dict(extra), policy, known)
+
+
+def refuse_lost_indexes(environment: TableEnvironment, options: Options, operation: Operation) -> None:
+    """Raise `UnsupportedFeatureError` if the operation costs an index and the caller has not consented to that."""
+    if options.flag(METADATA_ENABLE):
+        indexes = load_metadata_indexes(environment.storage, environment.config, operation=operation)
+        action = operation.value.lower()
+        refuse_index_loss(environment.config, indexes, action=action, consents=environment.drops_indexes)
 
 
 def _refuse_read_only(config: TableConfig) -> None:

@@ -218,7 +218,7 @@ def _load_state(environment: TableEnvironment, config: TableConfig) -> MetadataS
         return _HeldUp(f"the index {config.metadata_partitions_inflight[0]} is being built")
     indexes = load_metadata_indexes(storage, config)
     if indexes.dropped:
-        return _HeldUp(f"the index {indexes.dropped[0]} is not maintained here; the next write drops it")
+        return _HeldUp(f"the index {indexes.dropped[0]} is not kept in step here: leave it to Java")
     timeline = load_metadata_timeline(storage, config)
     pending = [i for i in timeline.pending if i.action is not Action.DELTA_COMMIT]
     if pending:
