@@ -18,11 +18,16 @@ __all__: list[str] = []
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64()), ("note", pa.string())])
 RECORD_INDEX = {
     "hoodie.metadata.enable": "true",
+    "hoodie.metadata.index.column.stats.enable": "false",
+    "hoodie.metadata.record.index.min.filegroup.count": "1",
+    "hoodie.metadata.record.index.max.filegroup.count": "1",
     "hoodie.metadata.global.record.level.index.enable": "true",
     "hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX",
 }
 BLOOM_FILTERS = {
     "hoodie.metadata.enable": "true",
+    "hoodie.metadata.index.column.stats.enable": "false",
+    "hoodie.metadata.index.bloom.filter.file.group.count": "1",
     "hoodie.metadata.index.bloom.filter.enable": "true",
     "hoodie.bloom.index.use.metadata": "true",
     "hoodie.index.type": "BLOOM",
