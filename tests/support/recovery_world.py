@@ -19,6 +19,7 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.metadata_table import open_metadata_table
 from tablekeeper.storage import MemoryStorage, Storage, forget_memory
@@ -94,9 +95,13 @@ class World:
             other.storage.put(file.path, self.storage.read(file.path))
         return other
 
+    def new_runtime(self) -> Runtime:
+        """That of one more process."""
+        return one_thread_runtime(self.clock, process=next(self._processes))
+
     def client(self, point: FaultPoint | None = None) -> tuple[tk.Table, StepStorage, OneThread]:
         """The table as one process has it, with its store and its threads."""
-        runtime = one_thread_runtime(self.clock, process=next(self._processes))
+        runtime = self.new_runtime()
         storage = StepStorage(MemoryStorage(f"memory://{self.name}/table", runtime=runtime), point)
         options = Options(None).merged_over(load_writer_options(self.storage))
         table = tk.Table(storage, LocalEngine(threads=1, runtime=runtime), options, runtime=runtime)

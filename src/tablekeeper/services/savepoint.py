@@ -143,6 +143,7 @@ def create_savepoint(
         )
         inflight = Instant(commit.requested_at, Action.SAVEPOINT, State.INFLIGHT)
         if existing is None:
+            lease.check()
             inflight = start_inflight(storage, config, inflight)
         lease.check()
         metadata = SavepointMetadata(_USER, saved.saved_at_ms, comment, saved.files)
@@ -160,13 +161,14 @@ def load_savepoints(environment: TableEnvironment) -> SavepointListing:
 
 def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> None:
     """Give up the protection of a commit. Its files go when a clean finds them old enough."""
-    with environment.locked():
+    with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         found = find_savepoint(timeline, instant)
         if found is None:
             raise _no_savepoint(environment, timeline, instant)
         inflight = Instant(instant, Action.SAVEPOINT, State.INFLIGHT)
         completed = (found,) if found.is_completed else ()
+        lease.check()
         remove_instant_files(environment.storage, environment.config, *completed, inflight)
 
 

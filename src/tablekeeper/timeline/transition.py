@@ -7,7 +7,7 @@ later ones; Java checks that they exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, NotFoundError, StorageError
@@ -76,15 +76,18 @@ def complete_instant(
     return completed
 
 
-def unpublish_instant(storage: Storage, config: TableConfig, completed: Instant) -> Instant:
+def unpublish_instant(
+    storage: Storage, config: TableConfig, completed: Instant, *, check: Callable[[], None] = lambda: None
+) -> Instant:
     """Take the completed state away: the action is inflight again, and readers stop seeing what it did.
 
-    The caller holds the table lock. Earlier states that somebody removed are put back first, so that the action is
+    The caller holds the table lock; `check` raises if it does not any more, and runs before the first change. Earlier states that somebody removed are put back first, so that the action is
     on the timeline at every moment: without a file of its own it would count as archived one day, and so as committed.
     """
     files = load_instant_files(storage, config)
     mine = [i for i in files if i.requested_at == completed.requested_at and i.action is not Action.SAVEPOINT]
     action = next((i.action for i in mine if i.is_pending), completed.action)
+    check()
     for state in (State.REQUESTED, State.INFLIGHT):
         storage.put_if_absent(instant_path(config, Instant(completed.requested_at, action, state)), b"")
     remove_instant_files(storage, config, *(i for i in mine if i.is_completed))

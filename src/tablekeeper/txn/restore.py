@@ -80,12 +80,13 @@ def execute_restore(
     `approve` runs under the lock; it gives the savepointed commit, or raises and nothing has happened.
     """
     storage, config = environment.storage, environment.config
-    with environment.locked():
+    with environment.locked() as lease:
         timeline = load_timeline(storage, config)
         restore, plan = _find_pending(environment, timeline, commit)
         if restore is None or plan is None:
             instants = plan_restore(timeline, approve(timeline))
             plan = RestorePlan(tuple(_info(i) for i in instants), savepoint=commit.value)
+            lease.check()
             restore = create_requested(
                 storage,
                 config,
@@ -94,6 +95,7 @@ def execute_restore(
                 content=encode_restore_plan(plan),
             )
         if restore.state is State.REQUESTED:
+            lease.check()
             restore = start_inflight(storage, config, restore)
     started_ms = environment.runtime.clock.now_ms()
     rollbacks = _roll_back_all(environment, plan, commit, before_publish)

@@ -210,7 +210,7 @@ def resume_rollback(
     environment: TableEnvironment, rollback: Instant, *, before_publish: BeforeRollback
 ) -> RolledBack | None:
     """Finish a rollback whose target has left the timeline already, as Java's does first. None if there is none."""
-    with environment.locked():
+    with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         mine = timeline.find(rollback.requested_at)
         if mine is None or mine.is_completed:
@@ -224,6 +224,7 @@ def resume_rollback(
         if timeline.find(target.requested_at) is not None:
             return None
         if mine.state is State.REQUESTED:
+            lease.check()
             mine = start_inflight(environment.storage, environment.config, mine)
         started_ms = environment.runtime.clock.now_ms()
         begun = _Begun(target, mine, _planned_files(plan), target.action, started_ms, keeps_plan=False)
@@ -299,13 +300,13 @@ def _begin(
     ordered = tuple(sorted(files))
     # Asked before the first change: a death on the way must not change the answer.
     keeps_plan = action in _SERVICES and not removes_plan and not leaves_with_attempt(environment, current)
+    lease.check()
     rollback = _find_or_request(environment, timeline, current, ordered, known=rollback)
     if rollback.state is State.REQUESTED:
         rollback = start_inflight(storage, config, rollback)
     target = current
     if current.is_completed:
-        lease.check()
-        target = unpublish_instant(storage, config, current)
+        target = unpublish_instant(storage, config, current, check=lease.check)
     return _Begun(target, rollback, ordered, action, started_ms, keeps_plan=keeps_plan)
 
 

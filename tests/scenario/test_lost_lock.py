@@ -1,0 +1,125 @@
+"""Who lost the table lock while it thought to hold it changes nothing any more, though its heartbeat is in order.
+
+The lock is taken over at a moment at which the process holds it: when it has loaded, or is about to load, the timeline
+on which it is going to decide. The thief keeps it. From then on no instant file and no data file may change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tablekeeper as tk
+from tablekeeper.config.options import Options
+from tablekeeper.engine.local import LocalEngine
+from tablekeeper.errors import FencedError, LockNotAcquiredError
+from tablekeeper.storage import MemoryStorage
+from tablekeeper.table.writer_options import load_writer_options
+from tests.support.meanwhile import Interrupted
+from tests.support.recovery_world import World
+from tests.support.table_builder import trips
+
+__all__: list[str] = []
+
+LOCK = ".hoodie/.locks/table_lock.json"
+TIMELINE = ".hoodie/timeline"
+OPTIONS = {
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+}
+
+Act = Callable[[tk.Table], object]
+ACTS: dict[str, tuple[str, Act]] = {
+    "upsert": ("cow", lambda table: table.upsert(trips(("a", "sf", 1, 9.0), ("n", "ny", 1, 9.0)))),
+    "bulk_insert": ("cow", lambda table: table.bulk_insert(trips(("n", "ny", 1, 9.0)))),
+    "delete_partitions": ("cow", lambda table: table.delete_partitions(["la"])),
+    "compact": ("mor", lambda table: table.compact()),
+    "cluster": ("cow", lambda table: table.cluster(order_by="ts")),
+    "clean": ("cow", lambda table: table.clean()),
+    "archive": ("cow", lambda table: table.archive()),
+    "rollback": ("cow", lambda table: table.rollback(table.timeline()[-1].requested_at)),
+    "savepoint": ("cow", lambda table: table.savepoint()),
+    "restore": ("cow", lambda table: table.restore(table.savepoints()[0].instant)),
+}
+
+
+class Thief:
+    """Takes the lock over at the n-th call for the timeline that is made under it."""
+
+    def __init__(self, world: World, storage: Interrupted, nth: int) -> None:
+        self._world = world
+        self._nth = nth
+        self.seen = 0
+        self.left: dict[str, bytes] | None = None
+        storage.watch = self._watch
+
+    def _watch(self, kind: str, path: str) -> None:
+        if path != TIMELINE or self._world.table.lock_holder() is None:
+            return
+        self.seen += 1
+        if self.seen == self._nth:
+            valid_until = self._world.clock.now_ms() + 10 * 86_400_000
+            stolen = {"expired": False, "validUntil": valid_until, "owner": "fa4e1d00-0000-4000-8000-0000000000ff"}
+            self._world.storage.put(LOCK, json.dumps(stolen).encode())
+            self.left = content(self._world)
+
+
+def content(world: World) -> dict[str, bytes]:
+    """Instant files, current and archived, and data files."""
+    paths = [file.path for file in world.storage.walk("")]
+    seen = [path for path in paths if not path.startswith(".hoodie/") or path.startswith(f"{TIMELINE}/")]
+    return {path: world.storage.read(path) for path in seen}
+
+
+def new_world(name: str) -> World:
+    """Some commits; for a restore also a savepoint with a commit after it."""
+    world = World(table_type=ACTS[name][0], options=OPTIONS)
+    for value in (1.0, 2.0, 3.0, 4.0, 5.0):
+        world.upsert(trips(("a", "sf", 1, value), ("b", "sf", 1, value), ("c", "la", 1, value)))
+    world.clock.advance(10)
+    if name == "cluster":
+        world.table.bulk_insert(trips(("d", "sf", 1, 1.0)))
+    if name == "restore":
+        world.table.savepoint()
+        world.upsert(trips(("a", "sf", 1, 6.0)))
+    world.clock.advance(10)
+    return world
+
+
+def client(world: World) -> tuple[tk.Table, Interrupted]:
+    runtime = world.new_runtime()
+    storage = Interrupted(MemoryStorage(f"memory://{world.name}/table", runtime=runtime))
+    options = Options(None).merged_over(load_writer_options(world.storage))
+    return tk.Table(storage, LocalEngine(threads=1, runtime=runtime), options, runtime=runtime), storage
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = new_world(request.param)
+    yield made
+    made.forget()
+
+
+@pytest.mark.parametrize(("name", "start"), [(name, name) for name in ACTS], ids=list(ACTS), indirect=["start"])
+def test_a_process_that_lost_the_lock_changes_nothing_any_more(name: str, start: World) -> None:
+    act = ACTS[name][1]
+    undisturbed = start.copy()
+    table, storage = client(undisturbed)
+    times = Thief(undisturbed, storage, nth=0)
+    act(table)
+    undisturbed.forget()
+    assert times.seen > 0
+    for nth in range(1, times.seen + 1):
+        world = start.copy()
+        table, storage = client(world)
+        thief = Thief(world, storage, nth)
+        with pytest.raises((FencedError, LockNotAcquiredError)) as raised:
+            act(table)
+        raised.value.add_note(f"taken over at look {nth} of {times.seen}")
+        assert thief.left is not None
+        assert content(world) == thief.left, f"look {nth} of {times.seen}"
+        world.forget()
