@@ -1,4 +1,4 @@
-"""What lazy clean, the guard and the scheduler decide under the lock, seen from the moment in which others come between.
+"""What lazy clean, the guard and the scheduler decide under the lock when others came in just before it.
 
 The other scenarios let processes interleave at every call and look at the outcome. These pin one decision each: what
 was true outside of the lock has changed by the time it is held, and the decision must go by what is true then.

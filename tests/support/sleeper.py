@@ -60,7 +60,7 @@ class LateAttempts:
         self._threads: dict[threading.Thread, threading.Semaphore] = {}
         self._stopped: set[threading.Thread] = set()
         self._arrived = threading.Semaphore(0)
-        self.broken: list[Exception] = []
+        self.broken = 0
         self.fenced = 0
 
     def start(self, work: Callable[[], object]) -> None:
@@ -91,13 +91,15 @@ class LateAttempts:
         return len(waiting)
 
     def _run(self, work: Callable[[], object]) -> None:
+        # Any other error ends the thread with a traceback, and is counted until it turns out to be none.
+        self.broken += 1
         try:
             work()
+            self.broken -= 1
         except TablekeeperError:
             # It was told that it is too late.
+            self.broken -= 1
             self.fenced += 1
-        except Exception as error:
-            self.broken.append(error)
         finally:
             self._arrived.release()
 

@@ -79,7 +79,8 @@ def try_sleeper(
         result, error = _attempt(lambda: case.act(table, start.target))
         if late is not None:
             late.release()
-            trial.faults += [f"a late attempt broke: {broken!r}" for broken in late.broken]
+            if late.broken:
+                trial.faults.append(f"{late.broken} late attempts broke; see the output")
         trial.calls = list(storage.calls)
         trial.outcome = type(error).__name__ if error is not None else "success"
         _note_outcome(case, trial, error, slept=storage.slept)

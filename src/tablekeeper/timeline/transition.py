@@ -81,8 +81,9 @@ def unpublish_instant(
 ) -> Instant:
     """Take the completed state away: the action is inflight again, and readers stop seeing what it did.
 
-    The caller holds the table lock; `check` raises if it does not any more, and runs before the first change. Earlier states that somebody removed are put back first, so that the action is
-    on the timeline at every moment: without a file of its own it would count as archived one day, and so as committed.
+    The caller holds the table lock; `check` raises if it does not any more, and runs before the first change. Earlier
+    states that somebody removed are put back first, so that the action is on the timeline at every moment: without a
+    file of its own it would count as archived one day, and so as committed.
     """
     files = load_instant_files(storage, config)
     mine = [i for i in files if i.requested_at == completed.requested_at and i.action is not Action.SAVEPOINT]
