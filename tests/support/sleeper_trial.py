@@ -29,11 +29,11 @@ from tablekeeper.txn.properties_file import change_properties
 from tests.support.recovery_world import World
 from tests.support.sleeper import ASLEEP_S, LateAttempts, Nap, RepeatingEngine, SleeperStorage
 from tests.support.sleeper_cases import CASES, EFFECTS, NAME_KEY, Case, prepare
-from tests.support.step_faults import WRITES, OneThread
+from tests.support.step_faults import OneThread
 from tests.support.stress_plans import load_past
 from tests.support.table_builder import rows_of, trips
 
-__all__ = ["Trial", "changing_calls", "try_sleeper"]
+__all__ = ["Trial", "try_sleeper"]
 
 AT_ONCE = {"hoodie.table.service.rollback.delay.minutes": "0"}
 TWO_DAYS_S = 2 * 86_400.0
@@ -53,20 +53,11 @@ class Trial:
     outcome: str = ""
 
 
-def changing_calls(name: str, *, repeats: bool) -> list[int]:
-    """The numbers of the calls of this case that change the store."""
-    calls = try_sleeper(name, None, repeats=repeats).calls
-    return [number for number, (kind, _) in enumerate(calls, 1) if kind in WRITES]
-
-
-def try_sleeper(
-    name: str, nap: Nap | None, *, repeats: bool = False, early: bool = False, second: Nap | None = None
-) -> Trial:
+def try_sleeper(name: str, nap: Nap | None, *, repeats: bool = False, early: bool = False) -> Trial:
     """Let the process of this case sleep at `nap`.
 
-    `repeats`: its engine runs tasks twice, and the attempts that do not count end after everything else, or, if
-    `early`, before the sleeper does. `second`: what the others do first is done by a second sleeper, which wakes up
-    after the first one has ended.
+    `repeats`: its engine runs tasks twice, and the attempts that do not count end when it has ended, or, if
+    `early`, while it sleeps.
     """
     case, start = CASES[name], prepare(name)
     world, trial = start.world.copy(), Trial()
