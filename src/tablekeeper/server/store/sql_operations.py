@@ -1,0 +1,292 @@
+"""The queue in SQL: what is asked for, looked up, cancelled, revived and pruned. Claims are in `sql_claims.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+
+from tablekeeper.server.model import ACTIVE, FINISHED, Attempt, Event, Operation, Signal, Status, transition
+from tablekeeper.server.store.database import Database, database_utc_now
+from tablekeeper.server.store.protocol import (
+    OperationFilter,
+    Page,
+    QueueDepth,
+    Submission,
+    Submitted,
+    UnknownRecordError,
+)
+from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text
+from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, OPERATION, TBL
+
+__all__ = ["SqlOperations"]
+
+_SHOWN_ATTEMPTS = 50
+_MAX_TEXT = 2000
+
+
+class SqlOperations:
+    """The part of the job store that is about operations nobody holds."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def submit(self, submission: Submission) -> Submitted:
+        def work(connection: Connection) -> Submitted:
+            known = _find(connection, submission.table_id, submission.instant)
+            if known is None:
+                new_id = self._database.insert_or_none(
+                    connection, insert(OPERATION).values(**self._new(connection, submission))
+                )
+                if new_id is not None:
+                    return Submitted(_load(connection, new_id), is_new=True)
+                known = _find(connection, submission.table_id, submission.instant)
+            if known is None:
+                raise UnknownRecordError(f"operation {submission.instant} was removed meanwhile; submit it again")
+            if not known.is_deleted or known.status is not Status.CANCELLED:
+                return Submitted(known, is_new=False)
+            known = _load(connection, known.operation_id, lock=True)
+            if known.status is Status.CANCELLED:
+                self._back_to_pending(connection, known, note="submitted again after it was removed")
+            return Submitted(_load(connection, known.operation_id), is_new=True)
+
+        return self._database.write(work)
+
+    def remove(self, table_id: int, instants: Sequence[str]) -> list[Operation]:
+        def work(connection: Connection) -> list[Operation]:
+            removed = []
+            for instant in instants:
+                known = _find(connection, table_id, instant, lock=True)
+                if known is None:
+                    continue
+                self._cancel(connection, known, "taken back by the client")
+                _change(connection, known.operation_id, isDeleted=True)
+                removed.append(_load(connection, known.operation_id))
+            return removed
+
+        return self._database.write(work)
+
+    def load_operation(self, operation_id: int) -> Operation:
+        return self._database.read(lambda connection: _load(connection, operation_id))
+
+    def find_operation(self, table_id: int, instant: str) -> Operation | None:
+        return self._database.read(lambda connection: _find(connection, table_id, instant))
+
+    def list_operations(self, wanted: OperationFilter, page: Page) -> list[Operation]:
+        conditions = _conditions(wanted)
+        if int(page.after):
+            conditions.append(OPERATION.c.operation_id < int(page.after))
+        query = select(OPERATION).where(*conditions).order_by(OPERATION.c.operation_id.desc()).limit(page.limit)
+        return self._database.read(lambda connection: [operation_of(row) for row in connection.execute(query)])
+
+    def list_active(self, table_id: int) -> list[Operation]:
+        query = (
+            select(OPERATION)
+            .where(OPERATION.c.tbl_id == table_id, OPERATION.c.status.in_(ACTIVE))
+            .order_by(OPERATION.c.operation_id)
+        )
+        return self._database.read(lambda connection: [operation_of(row) for row in connection.execute(query)])
+
+    def load_attempts(self, operation_id: int) -> list[Attempt]:
+        query = (
+            select(ATTEMPT)
+            .where(ATTEMPT.c.operation_id == operation_id)
+            .order_by(ATTEMPT.c.number.desc())
+            .limit(_SHOWN_ATTEMPTS)
+        )
+        return self._database.read(lambda connection: [attempt_of(row) for row in connection.execute(query)])
+
+    def settle_waiting(self, operation_id: int, signal: Signal, *, note: str) -> bool:
+        def work(connection: Connection) -> bool:
+            known = _load(connection, operation_id, lock=True)
+            if known.status not in (Status.PENDING, Status.QUARANTINED):
+                return False
+            after = transition(known.status, signal)
+            finished = self._database.now if after in FINISHED else None
+            changed = connection.execute(
+                update(OPERATION)
+                .where(OPERATION.c.operation_id == operation_id, OPERATION.c.status == known.status)
+                .values(status=after, finished_ms=finished, note=note[:_MAX_TEXT], update_time=database_utc_now())
+            )
+            return bool(changed.rowcount)
+
+        return self._database.write(work)
+
+    def request_cancel(self, operation_id: int, reason: str) -> Operation:
+        def work(connection: Connection) -> Operation:
+            known = _load(connection, operation_id, lock=True)
+            if known.status in FINISHED:
+                transition(known.status, Signal.CANCEL)
+            self._cancel(connection, known, reason)
+            return _load(connection, operation_id)
+
+        return self._database.write(work)
+
+    def revive(self, operation_id: int, *, note: str) -> Operation:
+        def work(connection: Connection) -> Operation:
+            self._back_to_pending(connection, _load(connection, operation_id, lock=True), note=note)
+            return _load(connection, operation_id)
+
+        return self._database.write(work)
+
+    def clear(self, table_id: int) -> int:
+        gone = (*FINISHED, Status.PENDING, Status.QUARANTINED)
+        statement = delete(OPERATION).where(OPERATION.c.tbl_id == table_id, OPERATION.c.status.in_(gone))
+        return int(self._database.write(lambda connection: connection.execute(statement).rowcount))
+
+    def prune(self, *, keep_s: float, limit: int) -> int:
+        def work(connection: Connection) -> int:
+            before = self._database.after(-keep_s)
+            gone = 0
+            for column, moment in (
+                (OPERATION.c.operation_id, OPERATION.c.finished_ms),
+                (EVENT.c.event_id, EVENT.c.at_ms),
+                (ALARM.c.alarm_id, ALARM.c.resolved_ms),
+            ):
+                old = list(connection.execute(select(column).where(moment < before).limit(limit)).scalars())
+                if old:
+                    gone += connection.execute(delete(column.table).where(column.in_(old))).rowcount
+            return gone
+
+        return self._database.write(work)
+
+    def queue_depths(self) -> list[QueueDepth]:
+        query = (
+            select(OPERATION.c.queue, OPERATION.c.status, func.count())
+            .where(OPERATION.c.status.in_(ACTIVE))
+            .group_by(OPERATION.c.queue, OPERATION.c.status)
+            .order_by(OPERATION.c.queue, OPERATION.c.status)
+        )
+        return self._database.read(
+            lambda connection: [QueueDepth(queue, Status(status), n) for queue, status, n in connection.execute(query)]
+        )
+
+    def add_event(
+        self,
+        kind: str,
+        text: str,
+        *,
+        table_id: int | None = None,
+        operation_id: int | None = None,
+        instance_id: str = "",
+    ) -> None:
+        statement = insert(EVENT).values(
+            at_ms=self._database.now,
+            kind=kind,
+            text=text[:_MAX_TEXT],
+            tbl_id=table_id,
+            operation_id=operation_id,
+            instance_id=instance_id,
+        )
+        self._database.write(lambda connection: connection.execute(statement))
+
+    def list_events(self, page: Page, *, table_id: int | None = None, operation_id: int | None = None) -> list[Event]:
+        query = select(EVENT).order_by(EVENT.c.event_id.desc()).limit(page.limit)
+        if table_id is not None:
+            query = query.where(EVENT.c.tbl_id == table_id)
+        if operation_id is not None:
+            query = query.where(EVENT.c.operation_id == operation_id)
+        if int(page.after):
+            query = query.where(EVENT.c.event_id < int(page.after))
+        return self._database.read(lambda connection: [event_of(row) for row in connection.execute(query)])
+
+    def _new(self, connection: Connection, submission: Submission) -> dict[str, Any]:
+        query = select(TBL.c.owner, TBL.c.queue, TBL.c.priority).where(TBL.c.id == submission.table_id)
+        table = connection.execute(query).one_or_none()
+        if table is None:
+            raise UnknownRecordError(f"there is no table with the number {submission.table_id}")
+        in_s = submission.deadline_in_s
+        return {
+            "tbl_id": submission.table_id,
+            "instant": submission.instant,
+            "action": submission.action.value,
+            "status": Status.PENDING,
+            "engine": submission.engine,
+            "retry_on_error": submission.retry_on_error,
+            "run_times": 0,
+            "isDeleted": False,
+            "create_time": database_utc_now(),
+            "update_time": database_utc_now(),
+            "failures": 0,
+            "priority": int(table.priority) if submission.priority is None else submission.priority,
+            "queue": submission.queue or table.queue,
+            "owner": submission.owner or table.owner,
+            "parameters": parameters_text(submission.parameters),
+            "not_before_ms": self._database.after(submission.delay_s),
+            "deadline_ms": None if in_s is None else self._database.after(in_s),
+            "lease_token": 0,
+            "instance_id": "",
+            "cancel_reason": "",
+            "why": submission.why[:_MAX_TEXT],
+            "note": "",
+        }
+
+    def _cancel(self, connection: Connection, operation: Operation, reason: str) -> None:
+        """End what nobody holds; leave a request for whoever holds it. What has ended stays as it is."""
+        if operation.status in FINISHED:
+            return
+        if operation.status in (Status.PENDING, Status.QUARANTINED):
+            _change(
+                connection,
+                operation.operation_id,
+                status=transition(operation.status, Signal.CANCEL),
+                finished_ms=self._database.now,
+                cancel_reason=reason[:_MAX_TEXT],
+                note=f"cancelled: {reason}"[:_MAX_TEXT],
+            )
+        else:
+            _change(connection, operation.operation_id, cancel_reason=(reason or "asked for")[:_MAX_TEXT])
+
+    def _back_to_pending(self, connection: Connection, operation: Operation, *, note: str) -> None:
+        _change(
+            connection,
+            operation.operation_id,
+            status=transition(operation.status, Signal.REVIVE),
+            failures=0,
+            isDeleted=False,
+            cancel_reason="",
+            finished_ms=None,
+            not_before_ms=self._database.now,
+            note=note[:_MAX_TEXT],
+        )
+
+
+def _load(connection: Connection, operation_id: int, *, lock: bool = False) -> Operation:
+    query = select(OPERATION).where(OPERATION.c.operation_id == operation_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise UnknownRecordError(f"there is no operation with the number {operation_id}")
+    return operation_of(row)
+
+
+def _find(connection: Connection, table_id: int, instant: str, *, lock: bool = False) -> Operation | None:
+    query = select(OPERATION).where(OPERATION.c.tbl_id == table_id, OPERATION.c.instant == instant)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    return None if row is None else operation_of(row)
+
+
+def _change(connection: Connection, operation_id: int, **changes: Any) -> None:
+    connection.execute(
+        update(OPERATION)
+        .where(OPERATION.c.operation_id == operation_id)
+        .values(update_time=database_utc_now(), **changes)
+    )
+
+
+def _conditions(wanted: OperationFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    for column, value in (
+        (OPERATION.c.tbl_id, wanted.table_id),
+        (OPERATION.c.queue, wanted.queue),
+        (OPERATION.c.owner, wanted.owner),
+    ):
+        if value is not None:
+            conditions.append(column == value)
+    if wanted.statuses is not None:
+        conditions.append(OPERATION.c.status.in_(wanted.statuses))
+    if wanted.actions is not None:
+        conditions.append(OPERATION.c.action.in_([action.value for action in wanted.actions]))
+    if not wanted.with_deleted:
+        conditions.append(OPERATION.c.isDeleted.is_(False))
+    return conditions

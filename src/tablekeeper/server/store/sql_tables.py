@@ -1,0 +1,251 @@
+"""Registered tables, their policies and the looks at their timelines, in SQL."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, delete, func, insert, or_, select, update
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.server.model import ManagedTable, Status, TableFacts
+from tablekeeper.server.policy import DEFAULT_POLICY, Policy, parse_policy
+from tablekeeper.server.store.database import Database
+from tablekeeper.server.store.protocol import NewTable, Page, TableFilter, UnknownRecordError
+from tablekeeper.server.store.rows import actions_text, facts_text, json_text, path_digest, table_of
+from tablekeeper.server.store.schema import DATABASE_POLICY, OPERATION, TBL, TBL_STATE
+
+__all__ = ["SqlTables"]
+
+_JOINED = TBL.join(TBL_STATE, TBL.c.id == TBL_STATE.c.tbl_id)
+_HELD = (Status.CLAIMED, Status.RUNNING)
+
+
+def _tables() -> Select[Any]:
+    return select(TBL, TBL_STATE).select_from(_JOINED)
+
+
+class SqlTables:
+    """The part of the job store that is about tables."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def register_table(self, table: NewTable) -> tuple[ManagedTable, bool]:
+        table = replace(table, base_path=table.base_path.rstrip("/") or "/")
+
+        def work(connection: Connection) -> tuple[ManagedTable, bool]:
+            known = self._find(connection, TBL.c.db_name == table.db_name, TBL.c.table_name == table.table_name)
+            self._refuse_taken_path(connection, table, known)
+            if known is None:
+                new_id = self._database.insert_or_none(connection, insert(TBL).values(**_registration(table)))
+                if new_id is not None:
+                    state = insert(TBL_STATE).values(**self._first_state(new_id, table))
+                    if self._database.insert_or_none(connection, state) is None:
+                        raise InvalidRequestError(f"{table.base_path} was registered under another name meanwhile")
+                    return self._load(connection, new_id), True
+                known = self._find(connection, TBL.c.db_name == table.db_name, TBL.c.table_name == table.table_name)
+            if known is None:
+                raise UnknownRecordError(f"table {table.db_name}.{table.table_name} was removed meanwhile; try again")
+            self._update_registration(connection, known.table_id, table)
+            return self._load(connection, known.table_id), False
+
+        return self._database.write(work)
+
+    def load_table(self, table_id: int) -> ManagedTable:
+        return self._database.read(lambda connection: self._load(connection, table_id))
+
+    def find_table(self, db_name: str, table_name: str) -> ManagedTable | None:
+        return self._database.read(
+            lambda connection: self._find(connection, TBL.c.db_name == db_name, TBL.c.table_name == table_name)
+        )
+
+    def find_table_by_path(self, base_path: str) -> ManagedTable | None:
+        digest = path_digest(base_path.rstrip("/") or "/")
+        return self._database.read(lambda connection: self._find(connection, TBL_STATE.c.path_digest == digest))
+
+    def list_tables(self, wanted: TableFilter, page: Page) -> list[ManagedTable]:
+        query = _tables().where(TBL.c.id > int(page.after), *_conditions(wanted)).order_by(TBL.c.id).limit(page.limit)
+        return self._database.read(lambda connection: [table_of(row) for row in connection.execute(query)])
+
+    def count_tables(self, wanted: TableFilter) -> int:
+        query = select(func.count()).select_from(_JOINED).where(*_conditions(wanted))
+        return int(self._database.read(lambda connection: connection.execute(query).scalar_one()))
+
+    def change_policy(self, table_id: int, policy: Policy) -> ManagedTable:
+        return self._change(table_id, policy=json_text(policy.to_json()), look_at_ms=self._database.now, idle_looks=0)
+
+    def set_paused(self, table_id: int, *, is_paused: bool) -> ManagedTable:
+        return self._change(table_id, is_paused=is_paused, look_at_ms=self._database.now)
+
+    def quarantine_table(self, table_id: int, reason: str) -> ManagedTable:
+        return self._change(table_id, quarantine=reason, failed_looks=0, look_at_ms=self._database.now)
+
+    def remove_table(self, table_id: int) -> None:
+        def work(connection: Connection) -> None:
+            table = self._load(connection, table_id)
+            held = select(func.count()).where(OPERATION.c.tbl_id == table_id, OPERATION.c.status.in_(_HELD))
+            if connection.execute(held).scalar_one():
+                raise InvalidRequestError(f"{table.name} has operations at work: cancel them, or wait for their end")
+            connection.execute(delete(OPERATION).where(OPERATION.c.tbl_id == table_id))
+            connection.execute(delete(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id))
+            connection.execute(delete(TBL).where(TBL.c.id == table_id))
+
+        self._database.write(work)
+
+    def default_policy(self, db_name: str) -> Policy:
+        query = select(DATABASE_POLICY.c.policy).where(DATABASE_POLICY.c.db_name == db_name)
+        found = self._database.read(lambda connection: connection.execute(query).scalar_one_or_none())
+        return parse_policy(json.loads(found)).over(DEFAULT_POLICY) if found is not None else DEFAULT_POLICY
+
+    def set_default_policy(self, db_name: str, policy: Policy) -> None:
+        text = json_text(policy.to_json())
+
+        def work(connection: Connection) -> None:
+            changed = connection.execute(
+                update(DATABASE_POLICY).where(DATABASE_POLICY.c.db_name == db_name).values(policy=text)
+            )
+            # MariaDB counts rows that a change left as they were as not changed: the insert then finds the key taken.
+            if not changed.rowcount:
+                self._database.insert_or_none(connection, insert(DATABASE_POLICY).values(db_name=db_name, policy=text))
+
+        self._database.write(work)
+
+    def effective_policy(self, table: ManagedTable) -> Policy:
+        return parse_policy(table.policy).over(self.default_policy(table.db_name))
+
+    def notice_commit(self, table_id: int, *, delay_s: float = 0.0) -> None:
+        soon = self._database.after(delay_s)
+        changes = {
+            "look_at_ms": case((TBL_STATE.c.look_at_ms > soon, soon), else_=TBL_STATE.c.look_at_ms),
+            "is_noticed": True,
+            "idle_looks": 0,
+        }
+        self._database.write(
+            lambda connection: connection.execute(
+                update(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id).values(**changes)
+            )
+        )
+
+    def claim_looks(self, limit: int, *, hold_s: float) -> list[ManagedTable]:
+        now = self._database.now
+        due = (
+            select(TBL_STATE.c.tbl_id)
+            .where(
+                TBL_STATE.c.look_at_ms <= now,
+                TBL_STATE.c.hold_until_ms <= now,
+                TBL_STATE.c.is_paused.is_(False),
+                TBL_STATE.c.quarantine == "",
+            )
+            .order_by(TBL_STATE.c.look_at_ms)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+
+        def work(connection: Connection) -> list[ManagedTable]:
+            ids = list(connection.execute(due).scalars())
+            if not ids:
+                return []
+            connection.execute(
+                update(TBL_STATE)
+                .where(TBL_STATE.c.tbl_id.in_(ids))
+                .values(hold_until_ms=self._database.after(hold_s), is_noticed=False)
+            )
+            found = {row.id: table_of(row) for row in connection.execute(_tables().where(TBL.c.id.in_(ids)))}
+            return [found[each] for each in ids if each in found]
+
+        return self._database.write(work)
+
+    def finish_look(self, table_id: int, facts: TableFacts | None, *, next_in_s: float, is_idle: bool) -> None:
+        later = self._database.after(next_in_s)
+        # Whatever was noticed during the look may have come too late for it.
+        again = and_(TBL_STATE.c.is_noticed.is_(True), TBL_STATE.c.look_at_ms < later)
+        changes: dict[str, Any] = {
+            "look_at_ms": case((again, TBL_STATE.c.look_at_ms), else_=later),
+            "hold_until_ms": 0,
+            "failed_looks": TBL_STATE.c.failed_looks + 1 if facts is None else 0,
+            "idle_looks": TBL_STATE.c.idle_looks + 1 if is_idle else 0,
+        }
+        if facts is not None:
+            changes["facts"] = facts_text(facts)
+        self._database.write(
+            lambda connection: connection.execute(
+                update(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id).values(**changes)
+            )
+        )
+
+    def _change(self, table_id: int, **changes: Any) -> ManagedTable:
+        def work(connection: Connection) -> ManagedTable:
+            connection.execute(update(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id).values(**changes))
+            return self._load(connection, table_id)
+
+        return self._database.write(work)
+
+    def _load(self, connection: Connection, table_id: int) -> ManagedTable:
+        found = self._find(connection, TBL.c.id == table_id)
+        if found is None:
+            raise UnknownRecordError(f"there is no table with the number {table_id}")
+        return found
+
+    @staticmethod
+    def _find(connection: Connection, *conditions: ColumnElement[bool]) -> ManagedTable | None:
+        row = connection.execute(_tables().where(*conditions)).one_or_none()
+        return None if row is None else table_of(row)
+
+    def _refuse_taken_path(self, connection: Connection, table: NewTable, known: ManagedTable | None) -> None:
+        other = self._find(connection, TBL_STATE.c.path_digest == path_digest(table.base_path))
+        if other is not None and (known is None or other.table_id != known.table_id):
+            raise InvalidRequestError(f"{table.base_path} is registered as {other.name} already")
+
+    def _first_state(self, table_id: int, table: NewTable) -> dict[str, Any]:
+        return {
+            "tbl_id": table_id,
+            "path_digest": path_digest(table.base_path),
+            "policy": json_text(table.policy.to_json() if table.policy is not None else {}),
+            "is_paused": False,
+            "quarantine": "",
+            "look_at_ms": self._database.now,
+            "hold_until_ms": 0,
+            "is_noticed": False,
+            "idle_looks": 0,
+            "failed_looks": 0,
+            "facts": facts_text(TableFacts()),
+        }
+
+    def _update_registration(self, connection: Connection, table_id: int, table: NewTable) -> None:
+        connection.execute(update(TBL).where(TBL.c.id == table_id).values(**_registration(table)))
+        state: dict[str, Any] = {"path_digest": path_digest(table.base_path)}
+        if table.policy is not None:
+            state["policy"] = json_text(table.policy.to_json())
+        connection.execute(update(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id).values(**state))
+
+
+def _registration(table: NewTable) -> dict[str, Any]:
+    return {
+        "db_name": table.db_name,
+        "table_name": table.table_name,
+        "base_path": table.base_path,
+        "owner": table.owner,
+        "queue": table.queue,
+        "action_types": actions_text(table.action_types),
+        "priority": str(table.priority),
+    }
+
+
+def _conditions(wanted: TableFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    for column, value in ((TBL.c.db_name, wanted.db_name), (TBL.c.queue, wanted.queue), (TBL.c.owner, wanted.owner)):
+        if value is not None:
+            conditions.append(column == value)
+    if wanted.is_paused is not None:
+        conditions.append(TBL_STATE.c.is_paused.is_(wanted.is_paused))
+    if wanted.is_quarantined is not None:
+        conditions.append(TBL_STATE.c.quarantine != "" if wanted.is_quarantined else TBL_STATE.c.quarantine == "")
+    if wanted.search:
+        text = wanted.search.lower()
+        name = func.lower(TBL.c.db_name.concat(".").concat(TBL.c.table_name))
+        conditions.append(
+            or_(name.contains(text, autoescape=True), func.lower(TBL.c.base_path).contains(text, autoescape=True))
+        )
+    return conditions
