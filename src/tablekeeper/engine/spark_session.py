@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-__all__ = ["local_session"]
+__all__ = ["local_session", "submitted_session"]
 
 
 def local_session(
@@ -47,6 +47,11 @@ def local_session(
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def submitted_session(name: str) -> SparkSession:
+    """The session of a program that was started by spark-submit, whose arguments say where it runs."""
+    return SparkSession.builder.appName(name).getOrCreate()
 
 
 @contextmanager

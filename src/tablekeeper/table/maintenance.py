@@ -32,8 +32,9 @@ from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
 from tablekeeper.table.handle import TableHandle, parse_instant
 from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
+from tablekeeper.table.summary import TimelineSummary, summarize_timeline
 from tablekeeper.table.units import parse_duration_s, parse_size_bytes
-from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline import load_instant_files, load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.prepare import load_environment, prepare_write, refuse_lost_indexes
 
@@ -208,6 +209,11 @@ class Maintenance(TableHandle):
         factory = self._factory(None, None)
         kinds = [kind for kind in ServiceKind if environment.config.is_mor or kind is ServiceKind.CLUSTERING]
         return load_plan_listing(environment, {kind: factory.make(kind) for kind in kinds})
+
+    def timeline_summary(self) -> TimelineSummary:
+        """What waits and what is due, from the names on the timeline alone: cheap on a table of any size."""
+        config = self.config
+        return summarize_timeline(load_instant_files(self._storage, config), config)
 
     def explain_compaction(
         self, *, partitions: str | None = None, options: Mapping[str, object] | None = None

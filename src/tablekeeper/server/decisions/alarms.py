@@ -1,0 +1,95 @@
+"""Which alarms are to be open, from what the service sees. Pure; the loop opens and resolves the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tablekeeper.server.model import Instance, ManagedTable, Operation, Status
+from tablekeeper.server.settings import Timing
+from tablekeeper.server.store.protocol import QueueDepth
+
+__all__ = ["BACKLOG", "Firing", "World", "plan_alarms"]
+
+BACKLOG = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """An alarm that is to be open. `key` names the rule and its subject."""
+
+    key: str
+    rule: str
+    text: str
+    table_id: int | None = None
+    operation_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the rules look at. `operations` are failed, quarantined, waiting and running ones, a bounded number."""
+
+    now_ms: int
+    operations: tuple[Operation, ...]
+    tables: Mapping[int, ManagedTable]
+    quarantined: tuple[ManagedTable, ...] = ()
+    depths: tuple[QueueDepth, ...] = ()
+    instances: tuple[Instance, ...] = ()
+
+
+def plan_alarms(world: World, timing: Timing) -> list[Firing]:
+    """All alarms that are to be open now."""
+    return [
+        *(firing for each in world.operations for firing in _of_operation(each, world, timing)),
+        *(
+            Firing(
+                f"table-quarantined:{t.table_id}", "quarantined", f"{t.name} is quarantined: {t.quarantine}", t.table_id
+            )
+            for t in world.quarantined
+        ),
+        *_of_queues(world.depths),
+        *_of_instances(world, timing),
+    ]
+
+
+def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterable[Firing]:
+    table = world.tables.get(operation.table_id)
+    name = table.name if table is not None else f"table {operation.table_id}"
+    what = f"{operation.action.value} {operation.instant} of {name}"
+    subject = (operation.table_id, operation.operation_id)
+    match operation.status:
+        case Status.FAILED:
+            text = f"{what} failed after {operation.run_times} attempts: {operation.note}"
+            yield Firing(f"failed:{operation.operation_id}", "failed", text, *subject)
+        case Status.QUARANTINED:
+            text = f"{what} is quarantined: {operation.note}"
+            yield Firing(f"quarantined:{operation.operation_id}", "quarantined", text, *subject)
+        case Status.PENDING | Status.CLAIMED | Status.RUNNING:
+            if operation.deadline_ms is not None and operation.deadline_ms < world.now_ms:
+                late_s = (world.now_ms - operation.deadline_ms) // 1000
+                yield Firing(
+                    f"late:{operation.table_id}", "late", f"{name} misses its freshness target by {late_s} s", *subject
+                )
+            if operation.status is not Status.PENDING and operation.schedule_ms:
+                age_s = (world.now_ms - operation.schedule_ms) / 1000
+                if age_s > timing.stuck_after_s:
+                    text = f"{what} has been at work for {age_s / 3600:.1f} hours"
+                    yield Firing(f"stuck:{operation.operation_id}", "stuck", text, *subject)
+        case _:
+            return
+
+
+def _of_queues(depths: Iterable[QueueDepth]) -> Iterable[Firing]:
+    for depth in depths:
+        if depth.status is Status.PENDING and depth.operations >= BACKLOG:
+            yield Firing(
+                f"backlog:{depth.queue}", "backlog", f"{depth.operations} operations wait in queue {depth.queue}"
+            )
+
+
+def _of_instances(world: World, timing: Timing) -> Iterable[Firing]:
+    for each in world.instances:
+        silent_s = (world.now_ms - each.seen_ms) / 1000
+        if silent_s > timing.instance_gone_s:
+            text = f"instance {each.instance_id} on {each.host} was last seen {silent_s:.0f} s ago"
+            yield Firing(f"instance-gone:{each.instance_id}", "instance_gone", text)

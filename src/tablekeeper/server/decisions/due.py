@@ -1,0 +1,121 @@
+"""What is due on a table: from a summary of its timeline and its policy. Pure.
+
+Plans that wait on the timeline are due whoever made them. Services that the policy hosts are due by its triggers, one
+operation an action and state of the timeline, so that deciding twice is deciding once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tablekeeper.server.model import ServiceAction, TableFacts, unplanned_instant
+from tablekeeper.server.policy import MINUTES_PER_DAY, Policy
+from tablekeeper.table.summary import TimelineSummary
+
+__all__ = ["DueWork", "plan_due", "table_facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class DueWork:
+    """An operation to submit. `delay_s` lasts until the next window of the day opens."""
+
+    action: ServiceAction
+    instant: str
+    why: str
+    deadline_in_s: float | None = None
+    delay_s: float = 0.0
+
+
+def plan_due(
+    summary: TimelineSummary, policy: Policy, *, now_ms: int, active: frozenset[ServiceAction] = frozenset()
+) -> list[DueWork]:
+    """All that is due. `active` are actions of which the service has an operation that has no plan yet."""
+    delay_s = 60.0 * policy.minutes_until_window(now_ms // 60_000 % MINUTES_PER_DAY)
+    deadline_in_s = _deadline_in_s(summary, policy, now_ms)
+    waiting = [
+        DueWork(
+            ServiceAction.parse(each.service), each.instant, "its plan waits on the timeline", deadline_in_s, delay_s
+        )
+        for each in summary.pending
+        # An operation that is about to have a plan finds this one itself.
+        if ServiceAction.parse(each.service).has_plan and ServiceAction.parse(each.service) not in active
+    ]
+    planned = {ServiceAction.parse(each.service) for each in summary.pending}
+    due = [
+        DueWork(action, unplanned_instant(action, summary.newest_time), why, deadline_in_s, delay_s)
+        for action, why in _triggered(summary, policy, now_ms)
+        if action not in active and not (action.has_plan and action in planned)
+    ]
+    return [*waiting, *due]
+
+
+def table_facts(summary: TimelineSummary) -> TableFacts:
+    """What is kept of a look. A reader merges at most one log a delta commit that no compaction has seen."""
+    behind = summary.deltas_since_compaction if summary.is_mor else 0
+    return TableFacts(
+        newest_time=summary.newest_time,
+        commits_behind=behind,
+        behind_since_ms=summary.behind_since_ms if summary.is_mor else None,
+        pending_plans=len(summary.pending),
+        read_amplification=1.0 + behind if summary.is_mor else None,
+    )
+
+
+def _triggered(summary: TimelineSummary, policy: Policy, now_ms: int) -> list[tuple[ServiceAction, str]]:
+    found = []
+    for action, why in (
+        (ServiceAction.COMPACTION, _compaction(summary, policy, now_ms)),
+        (
+            ServiceAction.LOG_COMPACTION,
+            _enough(
+                summary.deltas_since_log_compaction if summary.is_mor else 0,
+                policy.log_compact_after_commits,
+                "delta commits since the last log compaction",
+            ),
+        ),
+        (
+            ServiceAction.CLUSTERING,
+            _enough(
+                summary.commits_since_clustering, policy.cluster_after_commits, "commits since the last clustering"
+            ),
+        ),
+        (ServiceAction.CLEAN, _clean(summary, policy)),
+        (ServiceAction.ARCHIVE, _enough(summary.instants, policy.archive_after_instants, "instants on the timeline")),
+    ):
+        if why and policy.hosts(action):
+            found.append((action, why))
+    return found
+
+
+def _compaction(summary: TimelineSummary, policy: Policy, now_ms: int) -> str:
+    behind = summary.deltas_since_compaction
+    if not summary.is_mor or not behind:
+        return ""
+    by_count = _enough(behind, policy.compact_after_commits, "delta commits since the last compaction")
+    if by_count:
+        return by_count
+    by_logs = _enough(behind, policy.max_log_files, "delta commits not compacted, the freshness target")
+    if by_logs:
+        return by_logs
+    if policy.max_read_amplification is not None and 1 + behind > policy.max_read_amplification:
+        return f"reads merge up to {behind} logs, more than {policy.max_read_amplification:g}x read amplification"
+    age_s = (now_ms - (summary.behind_since_ms or now_ms)) // 1000
+    return _enough(age_s, policy.compact_after_s, "seconds since the first delta commit that is not compacted")
+
+
+def _clean(summary: TimelineSummary, policy: Policy) -> str:
+    waiting = [each.instant for each in summary.pending if each.service == "clean"]
+    if waiting:
+        return f"clean {waiting[0]} has not completed"
+    return _enough(summary.commits_since_clean, policy.clean_after_commits, "commits since the last clean")
+
+
+def _enough(count: int, least: int | None, what: str) -> str:
+    return f"{count} {what}, due from {least} on" if least is not None and count >= least else ""
+
+
+def _deadline_in_s(summary: TimelineSummary, policy: Policy, now_ms: int) -> float | None:
+    """Seconds until the table misses its target; less than 0 if it has."""
+    if policy.fresh_within_s is None or summary.behind_since_ms is None or not summary.is_mor:
+        return None
+    return policy.fresh_within_s - (now_ms - summary.behind_since_ms) / 1000

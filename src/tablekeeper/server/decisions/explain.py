@@ -1,0 +1,71 @@
+"""Why an operation waits, or why it ran when it did, in sentences. Pure."""
+
+from __future__ import annotations
+
+from tablekeeper.server.decisions.choose import AGING_S, urgency, what_holds_back
+from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation, Status
+from tablekeeper.server.settings import Limits
+from tablekeeper.server.store.protocol import Load, Queued
+
+__all__ = ["explain_operation"]
+
+
+def explain_operation(
+    operation: Operation, table: ManagedTable, attempts: list[Attempt], load: Load, limits: Limits, *, now_ms: int
+) -> list[str]:
+    """Sentences, the most telling first."""
+    why = [f"It is here because {operation.why}."] if operation.why else []
+    match operation.status:
+        case Status.PENDING:
+            return [*_waiting(operation, table, load, limits, now_ms), *why, *_past(attempts)]
+        case Status.CLAIMED | Status.RUNNING:
+            until_s = ((operation.lease_until_ms or now_ms) - now_ms) / 1000
+            held = f"Instance {operation.instance_id} is at work on it; its lease lasts {until_s:.0f} s if not renewed."
+            asked = f"It was asked to stop: {operation.cancel_reason}." if operation.cancel_reason else ""
+            return [held, *filter(None, [asked]), *why, *_past(attempts)]
+        case _:
+            end = f"It is {operation.status.word}{f': {operation.note}' if operation.note else ''}."
+            return [end, *why, *_past(attempts)]
+
+
+def _waiting(operation: Operation, table: ManagedTable, load: Load, limits: Limits, now_ms: int) -> list[str]:
+    if table.quarantine:
+        return [f"It waits because the table is quarantined: {table.quarantine}."]
+    if table.is_paused:
+        return ["It waits because the table is paused."]
+    if operation.not_before_ms > now_ms:
+        until = f"It waits {(operation.not_before_ms - now_ms) / 1000:.0f} s more"
+        return [f"{until} after {operation.failures} failures: {operation.note}." if operation.note else f"{until}."]
+    queued = _queued(operation, now_ms)
+    held_back = what_holds_back(queued, load, limits)
+    if held_back:
+        return [f"It waits because {held_back}."]
+    before = [each for each in load.queued if urgency(each) > urgency(queued)]
+    aged = int(queued.waited_s // AGING_S)
+    return [
+        f"It waits for a free slot; {len(before)} operations are more urgent. "
+        f"Its priority is {operation.priority}{f', plus {aged} for its age' if aged else ''}."
+    ]
+
+
+def _queued(operation: Operation, now_ms: int) -> Queued:
+    deadline = None if operation.deadline_ms is None else (operation.deadline_ms - now_ms) / 1000
+    return Queued(
+        operation.operation_id,
+        operation.table_id,
+        operation.action,
+        operation.queue,
+        operation.owner,
+        operation.priority,
+        deadline,
+        max(0.0, (now_ms - operation.not_before_ms) / 1000),
+    )
+
+
+def _past(attempts: list[Attempt]) -> list[str]:
+    ended = [each for each in attempts if each.outcome is not AttemptOutcome.RUNNING]
+    return [
+        f"Attempt {each.number} on {each.engine} {each.outcome.value.replace('_', ' ')}"
+        f"{f': {each.message}' if each.message else ''}."
+        for each in ended[:5]
+    ]

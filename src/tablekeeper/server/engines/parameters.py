@@ -1,0 +1,73 @@
+"""What requests ask of engines, checked: memory, parallelism, and settings of Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.server.model import RunParameters
+
+__all__ = ["Resource", "parse_extra_params", "parse_resource", "spark_settings"]
+
+_MEMORY = re.compile(r"[1-9]\d{0,5}[kmgt]", re.IGNORECASE)
+_SPARK_KEY = re.compile(r"spark(\.[A-Za-z0-9_\-]+){1,10}")
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")
+# Settings that would run code of the requester's choice, or move the job to where the operator did not send it.
+_REFUSED = re.compile(
+    r"spark\.(master|submit\..*|app\..*|jars.*|files|archives|plugins|extraListeners|pyspark\..*|python\..*"
+    r"|sql\.extensions|sql\.catalog\..*|.*[eE]xtraJavaOptions|.*[dD]efaultJavaOptions|.*[eE]xtraClassPath"
+    r"|.*[eE]xtraLibraryPath|.*executorEnv\..*|yarn\.appMasterEnv\..*|kubernetes\..*|driver\..*[pP]lugin.*|hadoop\..*)"
+)
+_MAX_PARAMS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Memory as Spark spells it; empty means the engine's default."""
+
+    driver_memory: str = ""
+    executor_memory: str = ""
+
+
+def parse_resource(text: str) -> Resource:
+    """From `4g:4g` of RFC-43, or `spark:4g,4g` of the shipped client: driver, then executor."""
+    if not text:
+        return Resource()
+    plain = text.removeprefix("spark:").removeprefix("flink:")
+    parts = plain.replace(",", ":").split(":")
+    if len(parts) != 2 or not all(_MEMORY.fullmatch(part) for part in parts):
+        raise InvalidRequestError(f"resource {text[:60]!r}: write driver and executor memory as 4g:4g or spark:4g,4g")
+    return Resource(*(part.lower() for part in parts))
+
+
+def parse_extra_params(text: str) -> dict[str, str]:
+    """From `k=v` pairs with commas, semicolons or line breaks between them."""
+    pairs = [pair.strip() for pair in re.split(r"[,;\n]", text) if pair.strip()]
+    if len(pairs) > _MAX_PARAMS:
+        raise InvalidRequestError(f"extra_params: at most {_MAX_PARAMS} settings")
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise InvalidRequestError(f"extra_params {pair[:60]!r}: write settings as key=value")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def spark_settings(parameters: RunParameters) -> Mapping[str, str]:
+    """Settings of Spark that a request may make; those that are no business of Spark are left to the table."""
+    settings: dict[str, str] = {}
+    for key, value in parameters.extra_params.items():
+        if not key.startswith("spark"):
+            continue
+        if not _SPARK_KEY.fullmatch(key) or not _PLAIN.fullmatch(value):
+            raise InvalidRequestError(f"extra_params: {key[:60]!r} is no setting of Spark")
+        if _REFUSED.fullmatch(key):
+            raise InvalidRequestError(f"extra_params: {key} is for the operator of the service to set")
+        settings[key] = value
+    if parameters.parallelism is not None:
+        settings["spark.default.parallelism"] = str(parameters.parallelism)
+        settings["spark.sql.shuffle.partitions"] = str(parameters.parallelism)
+    return settings

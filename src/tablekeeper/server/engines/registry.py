@@ -1,0 +1,53 @@
+"""Engines by name: those of this package and those that other packages bring by entry point."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import cast
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.server.engines.arrow import make_arrow
+from tablekeeper.server.engines.process import EngineContext
+from tablekeeper.server.engines.protocol import Executor
+from tablekeeper.server.engines.spark_submit import make_spark_submit
+
+__all__ = ["Engines", "engine_names"]
+
+_GROUP = "tablekeeper.engines"
+_OURS = {"arrow": make_arrow, "spark-submit": make_spark_submit}
+# What clients call engines, in any case.
+_ALIASES = {"": "", "spark": "", "local": "arrow"}
+
+
+def engine_names() -> list[str]:
+    """All names that can be asked for."""
+    return sorted({*_OURS, *(each.name for each in entry_points(group=_GROUP))})
+
+
+class Engines:
+    """The engines of one instance, made when they are first asked for. `default` serves requests for plain Spark."""
+
+    def __init__(self, context: EngineContext, default: str) -> None:
+        self._context = context
+        self.default = default
+        self._made: dict[str, Executor] = {}
+        self.find(default)
+
+    def find(self, name: str) -> Executor:
+        """The engine of this name, in any case; the default one for "" and "spark"."""
+        word = name.strip().lower()
+        chosen = _ALIASES.get(word, word) or self.default
+        if chosen not in self._made:
+            self._made[chosen] = self._make(chosen)
+        return self._made[chosen]
+
+    def close(self) -> None:
+        for engine in self._made.values():
+            engine.close()
+
+    def _make(self, name: str) -> Executor:
+        if name in _OURS:
+            return _OURS[name](self._context)
+        for point in entry_points(group=_GROUP, name=name):
+            return cast(Executor, point.load()(self._context))
+        raise InvalidRequestError(f"there is no engine {name[:60]!r}: use one of {', '.join(engine_names())}")

@@ -1,0 +1,142 @@
+"""What runs inside a job: one service on one table, and a report of what came of it.
+
+The timeline is read again before anything else, by the table itself: a plan that is held, done or gone is no failure.
+Run as `python -m tablekeeper.server.engines.worker JOB` (or `… JOB spark`, under spark-submit).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tablekeeper.errors import (
+    ConflictError,
+    InvalidRequestError,
+    PlanCancelledError,
+    PlanHeldError,
+    TablekeeperError,
+    UnsupportedFeatureError,
+)
+from tablekeeper.server.engines.files import load_job, save_report
+from tablekeeper.server.engines.protocol import Job, JobReport, JobState
+from tablekeeper.server.model import AttemptOutcome, ServiceAction
+from tablekeeper.table import Table
+
+__all__ = ["execute_job", "main", "open_table"]
+
+_LOG = logging.getLogger("tablekeeper.worker")
+_MAX_MESSAGE = 1000
+
+
+def execute_job(table: Table, job: Job, tell_plan: Callable[[str], None]) -> JobReport:
+    """Do it. `tell_plan` hears of the plan as soon as there is one. Errors of ours become outcomes."""
+    try:
+        return _execute(table, job, tell_plan)
+    except TablekeeperError as error:
+        return _ended(_outcome_of(error, table, job), error=error)
+
+
+def _execute(table: Table, job: Job, tell_plan: Callable[[str], None]) -> JobReport:
+    if job.action is ServiceAction.CLEAN:
+        return _ended(AttemptOutcome.COMPLETED, _result_of(table.clean(**job.planning)))
+    if job.action is ServiceAction.ARCHIVE:
+        return _ended(AttemptOutcome.COMPLETED, _result_of(table.archive()))
+    instant = job.instant or _plan(table, job)
+    if instant is None:
+        return _ended(AttemptOutcome.NOTHING_TO_DO)
+    tell_plan(instant)
+    return _ended(AttemptOutcome.COMPLETED, _result_of(table.execute(instant)), plan=instant)
+
+
+def _outcome_of(error: TablekeeperError, table: Table, job: Job) -> AttemptOutcome:
+    match error:
+        case PlanHeldError():
+            return AttemptOutcome.ELSEWHERE
+        case PlanCancelledError() | ConflictError():
+            return AttemptOutcome.GONE
+        case UnsupportedFeatureError():
+            return AttemptOutcome.REFUSED
+        case InvalidRequestError():
+            is_gone = job.instant is not None and _has_left(table, job.instant)
+            return AttemptOutcome.GONE if is_gone else AttemptOutcome.REFUSED
+        case _:
+            return AttemptOutcome.FAILED
+
+
+def open_table(job: Job, *, spark: Any = None) -> Table:
+    """The table of the job on the engine of this process."""
+    options = {"storage_options": dict(job.storage_options) or None, "options": dict(job.options)}
+    if spark is not None:
+        return Table.open(job.base_path, spark=spark, **options)  # type: ignore[arg-type]
+    return Table.open(job.base_path, engine="local", **options)  # type: ignore[arg-type]
+
+
+def main(path: str, engine: str = "local") -> int:
+    """Run the job of this file; its report lies where the job says."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stdout)
+    job = load_job(Path(path))
+    _LOG.info("%s: %s of %s", job.name, job.action.value, job.base_path)
+
+    def tell_plan(instant: str) -> None:
+        save_report(Path(job.result_path), JobReport(JobState.RUNNING, plan=instant))
+
+    try:
+        table = open_table(job, spark=_session(job) if engine == "spark" else None)
+        report = execute_job(table, job, tell_plan)
+    except TablekeeperError as error:
+        report = _ended(AttemptOutcome.FAILED, error=error)
+    except Exception as error:  # noqa: BLE001 (the outermost place: it is reported with its trace, and retried)
+        traceback.print_exc(file=sys.stdout)
+        report = _ended(AttemptOutcome.FAILED, error=error)
+    save_report(Path(job.result_path), report)
+    _LOG.info("%s: %s %s", job.name, report.outcome.value if report.outcome else "", report.message)
+    return 0
+
+
+def _session(job: Job) -> Any:
+    # PySpark is there only where Spark started this process.
+    from tablekeeper.engine.spark_session import submitted_session  # noqa: PLC0415
+
+    return submitted_session(job.name)
+
+
+def _plan(table: Table, job: Job) -> str | None:
+    """A plan of this action that waits, else a new one; None if there is nothing to do."""
+    waiting = [each.instant for each in table.timeline_summary().pending if each.service == job.action.value]
+    if waiting:
+        return waiting[0]
+    schedule: dict[ServiceAction, Callable[..., Any]] = {
+        ServiceAction.COMPACTION: table.schedule_compaction,
+        ServiceAction.LOG_COMPACTION: table.schedule_log_compaction,
+        ServiceAction.CLUSTERING: table.schedule_clustering,
+    }
+    scheduled = schedule[job.action](**job.planning)
+    return None if scheduled is None else str(scheduled.instant)
+
+
+def _has_left(table: Table, instant: str) -> bool:
+    return table.timeline_summary().find_pending(instant) is None
+
+
+def _result_of(result: Any) -> dict[str, Any]:
+    shown = result.to_dict() if hasattr(result, "to_dict") else {}
+    return dict(shown) if isinstance(shown, dict) else {}
+
+
+def _ended(
+    outcome: AttemptOutcome,
+    result: dict[str, Any] | None = None,
+    *,
+    plan: str | None = None,
+    error: Exception | None = None,
+) -> JobReport:
+    message = "" if error is None else f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
+    return JobReport(JobState.ENDED, plan=plan, outcome=outcome, message=message, result=result or {})
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""What every loop of an instance shares, and what it knows of the attempts that it watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tablekeeper.runtime import Runtime
+from tablekeeper.server.engines.protocol import Job
+from tablekeeper.server.engines.registry import Engines
+from tablekeeper.server.model import ManagedTable, Operation, ServiceAction
+from tablekeeper.server.policy import Policy
+from tablekeeper.server.settings import ServerSettings
+from tablekeeper.server.store.protocol import JobStore, NewInstance
+from tablekeeper.table.summary import TimelineSummary
+
+__all__ = ["LoopContext", "Watched", "make_job"]
+
+
+@dataclass(slots=True)
+class Watched:
+    """An attempt that this instance answers for. Changed by the watching loop alone, once it is there."""
+
+    operation: Operation
+    number: int
+    job: Job
+    job_id: str
+    engine: str
+    max_failures: int
+    renewed_s: float
+    is_planned: bool
+    is_cancelling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoopContext:
+    """Handed to every loop. `look` loads the summary of a table's timeline."""
+
+    store: JobStore
+    engines: Engines
+    settings: ServerSettings
+    runtime: Runtime
+    instance: NewInstance
+    look: Callable[[ManagedTable], TimelineSummary]
+    watched: dict[int, Watched] = field(default_factory=dict)
+
+    @property
+    def instance_id(self) -> str:
+        return self.instance.instance_id
+
+
+def make_job(context: LoopContext, operation: Operation, table: ManagedTable, policy: Policy, number: int) -> Job:
+    """The attempt as an engine gets it."""
+    folder = Path(context.settings.work_dir) / "attempts"
+    hudi_options = {key: value for key, value in operation.parameters.extra_params.items() if key.startswith("hoodie")}
+    return Job(
+        operation_id=operation.operation_id,
+        number=number,
+        base_path=table.base_path,
+        action=operation.action,
+        instant=operation.instant if operation.is_planned and operation.action.has_plan else None,
+        log_path=str(folder / f"{operation.operation_id}-{number}.log"),
+        result_path=str(folder / f"{operation.operation_id}-{number}.json"),
+        time_limit_s=policy.time_limit_s or 0.0,
+        parameters=operation.parameters,
+        options={**policy.options, **hudi_options},
+        planning=_planning(operation.action, policy),
+        storage_options=context.settings.storage_options,
+    )
+
+
+def _planning(action: ServiceAction, policy: Policy) -> dict[str, object]:
+    """Arguments of the call that plans."""
+    if action is ServiceAction.ARCHIVE:
+        return {}
+    if action is ServiceAction.CLEAN:
+        return {"keep_hours": policy.keep_hours} if policy.keep_hours else {"keep_commits": policy.keep_commits}
+    arguments: dict[str, object] = {"cancellable": bool(policy.cancellable)}
+    if action is ServiceAction.CLUSTERING:
+        arguments["order_by"] = list(policy.order_by) if policy.order_by else None
+        arguments["strategy"] = policy.layout
+    return arguments

@@ -1,0 +1,122 @@
+"""What keeps the service itself in order: signs of life, lapsed leases, old records and files, alarms."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tablekeeper.server.decisions.alarms import World, plan_alarms
+from tablekeeper.server.loops.context import LoopContext
+from tablekeeper.server.model import ManagedTable, Operation, Status
+from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter, UnknownRecordError
+
+__all__ = ["AlarmLoop", "BeatLoop", "ExpireLoop", "PruneLoop"]
+
+_LOG = logging.getLogger(__name__)
+_BATCH = 500
+_SEEN = 200
+
+
+class BeatLoop:
+    """Tells the others that this instance is there."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+        self.is_draining = False
+
+    def run_once(self) -> None:
+        self._context.store.beat(self._context.instance, is_draining=self.is_draining)
+
+
+class ExpireLoop:
+    """Gives operations of dead and sleeping instances back to the queue."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+
+    def run_once(self) -> int:
+        expired = self._context.store.expire_leases(_BATCH)
+        for operation in expired:
+            _LOG.warning("operation %d: the lease of %s lapsed", operation.operation_id, operation.instance_id)
+        return len(expired)
+
+
+class PruneLoop:
+    """Removes what is older than the time set: records from the database, files of jobs from the working folder."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+
+    def run_once(self) -> int:
+        keep_s = self._context.settings.timing.keep_finished_s
+        pruned = self._context.store.prune(keep_s=keep_s, limit=_BATCH)
+        return pruned + self._prune_files(keep_s)
+
+    def _prune_files(self, keep_s: float) -> int:
+        before_s = self._context.runtime.clock.now_ms() / 1000 - keep_s
+        gone = 0
+        for folder in ("attempts", "jobs"):
+            for path in (Path(self._context.settings.work_dir) / folder).glob("*"):
+                # Other instances may share the folder: a file that has gone meanwhile is no error.
+                if path.exists() and path.stat().st_mtime < before_s:
+                    path.unlink(missing_ok=True)
+                    gone += 1
+        return gone
+
+
+class AlarmLoop:
+    """Opens the alarms that are to be open and resolves the others."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+
+    def run_once(self) -> int:
+        """How many were opened or resolved."""
+        store, settings = self._context.store, self._context.settings
+        channels = [channel.name for channel in settings.channels]
+        firing = {each.key: each for each in plan_alarms(self._load_world(), settings.timing)}
+        changed = 0
+        for each in firing.values():
+            changed += store.open_alarm(
+                each.key,
+                rule=each.rule,
+                text=each.text,
+                channels=channels,
+                table_id=each.table_id,
+                operation_id=each.operation_id,
+            )
+        for alarm in store.list_alarms(Page(limit=_BATCH), only_open=True):
+            if alarm.key not in firing and not self._still_stands(alarm.rule, alarm.operation_id):
+                changed += store.resolve_alarm(alarm.key, channels=channels)
+        return changed
+
+    def _load_world(self) -> World:
+        store = self._context.store
+        operations: list[Operation] = []
+        for status in (Status.FAILED, Status.QUARANTINED, Status.RUNNING, Status.PENDING):
+            operations += store.list_operations(OperationFilter(statuses=(status,)), Page(limit=_SEEN))
+        tables: dict[int, ManagedTable] = {}
+        for table_id in {each.table_id for each in operations}:
+            try:
+                tables[table_id] = store.load_table(table_id)
+            except UnknownRecordError:
+                # Removed since the operations were listed.
+                continue
+        return World(
+            now_ms=store.now_ms(),
+            operations=tuple(operations),
+            tables=tables,
+            quarantined=tuple(store.list_tables(TableFilter(is_quarantined=True), Page(limit=_SEEN))),
+            depths=tuple(store.queue_depths()),
+            instances=tuple(store.list_instances()),
+        )
+
+    def _still_stands(self, rule: str, operation_id: int | None) -> bool:
+        """Whether an alarm about an operation that was not among those looked at is to stay open."""
+        if operation_id is None or rule not in ("failed", "quarantined"):
+            return False
+        try:
+            operation = self._context.store.load_operation(operation_id)
+        except UnknownRecordError:
+            return False
+        return operation.status in (Status.FAILED, Status.QUARANTINED)

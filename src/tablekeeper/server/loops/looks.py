@@ -1,0 +1,104 @@
+"""Looks at timelines: after commit events, and now and then at idle tables. What is due becomes operations.
+
+A look costs one read and one listing. A table on which nothing happens is looked at less and less often, up to the
+longest pause; one that cannot be read is tried again a few times and then quarantined, with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.server.decisions.due import plan_due, table_facts
+from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
+from tablekeeper.server.loops.context import LoopContext
+from tablekeeper.server.model import ManagedTable
+from tablekeeper.server.store.protocol import Submission
+from tablekeeper.table.summary import TimelineSummary
+
+__all__ = ["LookLoop"]
+
+_LOG = logging.getLogger(__name__)
+_WIDTH = 8
+_LONGEST_DOUBLING = 20
+
+
+class LookLoop:
+    """Claims tables that are due for a look, and looks."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+
+    def run_once(self) -> int:
+        """Look at those that are due, a bounded number; how many."""
+        limits, timing = self._context.settings.limits, self._context.settings.timing
+        tables = self._context.store.claim_looks(limits.looks_per_pass, hold_s=timing.look_hold_s)
+        self._context.runtime.threads.map(self.look_at, tables, width=_WIDTH)
+        return len(tables)
+
+    def look_at(self, table: ManagedTable) -> None:
+        """One table: reconcile, decide, submit."""
+        try:
+            summary = self._context.look(table)
+        except (TablekeeperError, OSError, ValueError) as error:
+            self._note_failure(table, error)
+            return
+        self._reconcile(table, summary)
+        has_work = self._submit_due(table, summary)
+        is_idle = not has_work and summary.newest_time == table.facts.newest_time
+        self._context.store.finish_look(
+            table.table_id, table_facts(summary), next_in_s=self._pause_s(table, is_idle=is_idle), is_idle=is_idle
+        )
+
+    def _reconcile(self, table: ManagedTable, summary: TimelineSummary) -> None:
+        store = self._context.store
+        for correction in plan_corrections(store.list_active(table.table_id), summary):
+            if store.settle_waiting(correction.operation_id, correction.signal, note=correction.note):
+                _LOG.info("operation %d: %s", correction.operation_id, correction.note)
+
+    def _submit_due(self, table: ManagedTable, summary: TimelineSummary) -> bool:
+        store = self._context.store
+        policy = store.effective_policy(table)
+        active = store.list_active(table.table_id)
+        unplanned = frozenset(each.action for each in active if not each.is_planned)
+        due = plan_due(summary, policy, now_ms=store.now_ms(), active=unplanned)
+        for work in due:
+            submitted = store.submit(
+                Submission(
+                    table.table_id,
+                    work.instant,
+                    work.action,
+                    engine=policy.engine or "",
+                    delay_s=work.delay_s,
+                    deadline_in_s=work.deadline_in_s,
+                    why=work.why,
+                )
+            )
+            if submitted.is_new:
+                _LOG.info(
+                    "operation %d: %s of %s, %s",
+                    submitted.operation.operation_id,
+                    work.action.value,
+                    table.name,
+                    work.why,
+                )
+            elif should_revive(submitted.operation) and submitted.operation.is_planned:
+                store.revive(submitted.operation.operation_id, note="its plan is on the timeline now")
+        return bool(due)
+
+    def _note_failure(self, table: ManagedTable, error: Exception) -> None:
+        store = self._context.store
+        reason = f"{type(error).__name__}: {error}"
+        _LOG.warning("cannot look at %s: %s", table.name, reason)
+        store.finish_look(table.table_id, None, next_in_s=self._pause_s(table, is_idle=True), is_idle=True)
+        if table.failed_looks + 1 >= self._context.settings.limits.failed_looks:
+            store.quarantine_table(table.table_id, f"cannot be looked at: {reason}"[:1000])
+            store.add_event("quarantined", reason, table_id=table.table_id, instance_id=self._context.instance_id)
+
+    def _pause_s(self, table: ManagedTable, *, is_idle: bool) -> float:
+        timing = self._context.settings.timing
+        doublings = min(table.idle_looks + 1, _LONGEST_DOUBLING) if is_idle else 0
+        # Spread out, so that tables registered together are not looked at together for ever.
+        return min(timing.look_max_s, timing.look_min_s * 2.0**doublings) * (
+            0.9 + 0.2 * self._context.runtime.ids.jitter()
+        )

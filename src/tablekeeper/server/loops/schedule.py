@@ -1,0 +1,136 @@
+"""Claims operations and starts them, or adopts what an earlier holder had started and that still runs."""
+
+from __future__ import annotations
+
+import logging
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.server.decisions.choose import choose_next
+from tablekeeper.server.decisions.outcomes import judge_attempt
+from tablekeeper.server.engines.protocol import JobState
+from tablekeeper.server.loops.context import LoopContext, Watched, make_job
+from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
+from tablekeeper.server.policy import Policy
+from tablekeeper.server.store.protocol import LeaseLostError, UnknownRecordError
+
+__all__ = ["ScheduleLoop"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class ScheduleLoop:
+    """Fills the free slots of this instance."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+        self.is_draining = False
+
+    def run_once(self) -> int:
+        """Start what the order of work says; how many."""
+        limits = self._context.settings.limits
+        free = limits.slots - len(self._context.watched)
+        if free <= 0 or self.is_draining:
+            return 0
+        load = self._context.store.load_work(limits.scheduler_window)
+        started = 0
+        for chosen in choose_next(load, limits, slots=free):
+            claimed = self._context.store.claim(
+                chosen.operation_id,
+                instance_id=self._context.instance_id,
+                lease_s=self._context.settings.timing.lease_s,
+            )
+            if claimed is not None:
+                self._begin(claimed)
+                started += 1
+        return started
+
+    def _begin(self, operation: Operation) -> None:
+        store = self._context.store
+        try:
+            table = store.load_table(operation.table_id)
+            policy = store.effective_policy(table)
+            attempts = store.load_attempts(operation.operation_id)
+            left = next((each for each in attempts if each.outcome is AttemptOutcome.RUNNING), None)
+            if left is not None and self._adopt(operation, table, policy, left):
+                return
+            if left is not None and operation.failures + 1 >= (policy.max_failures or 1):
+                self._settle(operation, policy, AttemptOutcome.LOST, "its worker vanished")
+                return
+            self._start(operation, table, policy)
+        except (LeaseLostError, UnknownRecordError) as error:
+            _LOG.warning("operation %d: %s", operation.operation_id, error)
+
+    def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
+        """Go on with an attempt of an earlier holder, if its job can be reached and is not without a trace."""
+        engine = self._context.engines.find(left.engine)
+        if not left.job_id or not engine.can_reach(left.job_id):
+            return False
+        job = make_job(self._context, operation, table, policy, left.number)
+        if engine.poll(left.job_id, job).state is JobState.UNKNOWN:
+            return False
+        self._context.store.resume_attempt(operation.lease, left.number)
+        _LOG.info("operation %d: attempt %d adopted as %s", operation.operation_id, left.number, left.job_id)
+        self._watch(
+            Watched(
+                operation=operation,
+                number=left.number,
+                job=job,
+                job_id=left.job_id,
+                engine=left.engine,
+                max_failures=policy.max_failures or 1,
+                renewed_s=self._now_s,
+                is_planned=operation.is_planned,
+            )
+        )
+        return True
+
+    def _start(self, operation: Operation, table: ManagedTable, policy: Policy) -> None:
+        store = self._context.store
+        engine = self._context.engines.find(operation.engine)
+        job = make_job(self._context, operation, table, policy, operation.run_times + 1)
+        attempt = store.start_attempt(operation.lease, engine=engine.name, log_path=job.log_path)
+        try:
+            job_id = engine.start(job)
+        except (TablekeeperError, OSError) as error:
+            message = f"it could not be started: {error}"
+            store.finish_attempt(operation.lease, attempt.number, AttemptOutcome.FAILED, message=message, result={})
+            self._settle(operation, policy, AttemptOutcome.FAILED, message)
+            return
+        store.record_job(operation.lease, attempt.number, job_id)
+        self._watch(
+            Watched(
+                operation=operation,
+                number=attempt.number,
+                job=job,
+                job_id=job_id,
+                engine=engine.name,
+                max_failures=policy.max_failures or 1,
+                renewed_s=self._now_s,
+                is_planned=operation.is_planned,
+            )
+        )
+        _LOG.info("operation %d: attempt %d started as %s", operation.operation_id, attempt.number, job_id)
+
+    def _settle(self, operation: Operation, policy: Policy, outcome: AttemptOutcome, message: str) -> None:
+        verdict = judge_attempt(
+            operation,
+            outcome,
+            message,
+            max_failures=policy.max_failures or 1,
+            timing=self._context.settings.timing,
+            jitter=self._context.runtime.ids.jitter(),
+        )
+        self._context.store.settle(
+            operation.lease,
+            verdict.signal,
+            note=verdict.note,
+            delay_s=verdict.delay_s,
+            counts_as_failure=verdict.counts_as_failure,
+        )
+
+    def _watch(self, watched: Watched) -> None:
+        self._context.watched[watched.operation.operation_id] = watched
+
+    @property
+    def _now_s(self) -> float:
+        return self._context.runtime.clock.monotonic_s()

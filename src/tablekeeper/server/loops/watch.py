@@ -1,0 +1,97 @@
+"""Watches the attempts of this instance: renews their leases, hears what came of them, settles their operations.
+
+An instance that lost a lease forgets the attempt and touches nothing: whoever has the operation now watches its job,
+or found that the table's heartbeat holds the plan.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tablekeeper.server.decisions.outcomes import judge_attempt
+from tablekeeper.server.engines.protocol import JobReport, JobState
+from tablekeeper.server.loops.context import LoopContext, Watched
+from tablekeeper.server.model import AttemptOutcome, Signal
+from tablekeeper.server.store.protocol import LeaseLostError
+
+__all__ = ["WatchLoop"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class WatchLoop:
+    """Looks after everything in `context.watched`."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+
+    def run_once(self) -> int:
+        """One round over all attempts; how many ended."""
+        ended = 0
+        for watched in list(self._context.watched.values()):
+            try:
+                is_over = self._look_after(watched)
+            except LeaseLostError as error:
+                _LOG.warning("%s", error)
+                is_over = True
+            if is_over:
+                self._context.watched.pop(watched.operation.operation_id, None)
+                ended += 1
+        return ended
+
+    def _look_after(self, watched: Watched) -> bool:
+        """Whether this instance is done with it."""
+        self._renew(watched)
+        report = self._context.engines.find(watched.engine).poll(watched.job_id, watched.job)
+        if report.plan is not None and not watched.is_planned:
+            self._context.store.record_plan(watched.operation.lease, report.plan)
+            watched.is_planned = True
+        if report.state is JobState.RUNNING:
+            return False
+        self._settle(watched, report)
+        return True
+
+    def _renew(self, watched: Watched) -> None:
+        now_s = self._context.runtime.clock.monotonic_s()
+        timing = self._context.settings.timing
+        if now_s - watched.renewed_s < timing.renew_every_s:
+            return
+        renewed = self._context.store.renew(watched.operation.lease, lease_s=timing.lease_s)
+        watched.renewed_s = now_s
+        if renewed.cancel_reason and not watched.is_cancelling:
+            watched.is_cancelling = True
+            self._context.engines.find(watched.engine).cancel(watched.job_id)
+
+    def _settle(self, watched: Watched, report: JobReport) -> None:
+        store = self._context.store
+        outcome = report.outcome or AttemptOutcome.LOST
+        message = report.message if report.outcome is not None else "its worker vanished without a word"
+        operation = store.load_operation(watched.operation.operation_id)
+        verdict = judge_attempt(
+            operation,
+            outcome,
+            message,
+            max_failures=watched.max_failures,
+            timing=self._context.settings.timing,
+            jitter=self._context.runtime.ids.jitter(),
+        )
+        lease = watched.operation.lease
+        store.finish_attempt(lease, watched.number, outcome, message=message, result=report.result)
+        store.settle(
+            lease,
+            verdict.signal,
+            note=verdict.note,
+            delay_s=verdict.delay_s,
+            counts_as_failure=verdict.counts_as_failure,
+        )
+        _LOG.info("operation %d: attempt %d %s", operation.operation_id, watched.number, outcome.value)
+        if verdict.signal is not Signal.RETRY:
+            store.add_event(
+                verdict.signal.name.lower(),
+                verdict.note or outcome.value,
+                table_id=operation.table_id,
+                operation_id=operation.operation_id,
+                instance_id=self._context.instance_id,
+            )
+            # The timeline has news: maybe something else is due now.
+            store.notice_commit(operation.table_id)

@@ -1,0 +1,108 @@
+"""What waits and what is due on a table, from the names on its timeline alone.
+
+For those who look after many tables: one read of the properties and one listing, whatever the size of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.timeline import Timeline, parse_time
+
+__all__ = ["PendingAction", "TimelineSummary", "summarize_timeline"]
+
+_SERVICES = {
+    Action.COMPACTION: "compaction",
+    Action.LOG_COMPACTION: "log_compaction",
+    Action.CLUSTERING: "clustering",
+    Action.CLEAN: "clean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAction:
+    """A plan that waits or is being executed. `service` is its name as in `Table.services`."""
+
+    instant: str
+    service: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSummary:
+    """The state of the timeline. Commits count that completed after the last plan of the service was requested.
+
+    `behind_since_ms` is when the first delta commit completed that no compaction has seen; None if there is none.
+    `completed` are requested times; whatever began before `first_time` has been archived.
+    """
+
+    name: str
+    is_mor: bool
+    newest_time: str
+    instants: int
+    deltas_since_compaction: int
+    deltas_since_log_compaction: int
+    commits_since_clustering: int
+    commits_since_clean: int
+    behind_since_ms: int | None
+    pending: tuple[PendingAction, ...]
+    completed: frozenset[str] = frozenset()
+    first_time: str = ""
+
+    def has_completed(self, instant: str) -> bool:
+        """Whether the action of this instant completed, also if it has been archived since."""
+        return instant in self.completed or (self.find_pending(instant) is None and instant < self.first_time)
+
+    def find_pending(self, instant: str) -> PendingAction | None:
+        """The pending action of this instant."""
+        return next((each for each in self.pending if each.instant == instant), None)
+
+
+def summarize_timeline(files: Sequence[Instant], config: TableConfig) -> TimelineSummary:
+    """From all instant files, earlier states included: the requested file tells what a completed commit was."""
+    timeline = Timeline.of(files)
+    planned: dict[Action, set[RequestedTime]] = {}
+    for each in files:
+        if each.state is State.REQUESTED:
+            planned.setdefault(each.action, set()).add(each.requested_at)
+    writes = [i for i in timeline.completed_writes if not any(i.requested_at in planned.get(a, ()) for a in _SERVICES)]
+    deltas = [i for i in writes if i.action is Action.DELTA_COMMIT]
+
+    def last(*actions: Action) -> str:
+        """When the newest completed plan of these services was requested."""
+        return max(
+            (i.requested_at.value for i in timeline.completed for a in actions if i.requested_at in planned.get(a, ())),
+            default="",
+        )
+
+    behind = _completed_after(deltas, last(Action.COMPACTION))
+    clusterings = [i.requested_at.value for i in timeline.pending if i.action is Action.CLUSTERING]
+    return TimelineSummary(
+        name=config.name,
+        is_mor=config.is_mor,
+        newest_time=timeline.newest_time,
+        instants=len(timeline.completed),
+        deltas_since_compaction=len(behind),
+        deltas_since_log_compaction=len(_completed_after(deltas, last(Action.COMPACTION, Action.LOG_COMPACTION))),
+        commits_since_clustering=len(_completed_after(writes, max([last(Action.CLUSTERING), *clusterings]))),
+        commits_since_clean=len(_completed_after(timeline.completed_writes, last(Action.CLEAN))),
+        behind_since_ms=min((_completed_ms(each, config.time_zone) for each in behind), default=None),
+        pending=tuple(
+            PendingAction(i.requested_at.value, _SERVICES[i.action], i.state.value)
+            for i in timeline.pending
+            if i.action in _SERVICES
+        ),
+        completed=frozenset(i.requested_at.value for i in timeline.completed),
+        first_time=timeline.first_active_write.value if timeline.first_active_write is not None else "",
+    )
+
+
+def _completed_after(instants: Sequence[Instant], requested: str) -> list[Instant]:
+    return [i for i in instants if (i.completed_at.value if i.completed_at else i.requested_at.value) > requested]
+
+
+def _completed_ms(instant: Instant, zone: str) -> int:
+    return parse_time((instant.completed_at or instant.requested_at).value, zone=zone)
