@@ -1,0 +1,148 @@
+"""The composition root: settings become a store, engines and loops, on threads, until somebody asks them to stop.
+
+`Service` is one instance. `drain` (SIGTERM) starts nothing more and waits a while for what runs; jobs that take longer
+go on by themselves, and the next instance adopts them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from platform import node
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.runtime import Periodic, Runtime
+from tablekeeper.server.engines.process import EngineContext
+from tablekeeper.server.engines.registry import Engines
+from tablekeeper.server.loops.context import LoopContext
+from tablekeeper.server.loops.housekeeping import AlarmLoop, BeatLoop, ExpireLoop, PruneLoop
+from tablekeeper.server.loops.looks import LookLoop
+from tablekeeper.server.loops.schedule import ScheduleLoop
+from tablekeeper.server.loops.watch import WatchLoop
+from tablekeeper.server.model import ManagedTable
+from tablekeeper.server.settings import ServerSettings
+from tablekeeper.server.store.protocol import JobStore, NewInstance
+from tablekeeper.server.store.sql import open_store
+from tablekeeper.table import Table
+from tablekeeper.table.summary import TimelineSummary
+
+__all__ = ["Service", "open_service"]
+
+_LOG = logging.getLogger(__name__)
+_ID_LENGTH = 12
+
+
+class Service:
+    """One instance: the loops over one store, with their engines."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self.context = context
+        self.looks = LookLoop(context)
+        self.schedule = ScheduleLoop(context)
+        self.watch = WatchLoop(context)
+        self.beat = BeatLoop(context)
+        self.expire = ExpireLoop(context)
+        self.prune = PruneLoop(context)
+        self.alarms = AlarmLoop(context)
+        self._threads: list[Periodic] = []
+
+    @property
+    def store(self) -> JobStore:
+        return self.context.store
+
+    def start(self) -> None:
+        """Run all loops in the background."""
+        timing = self.context.settings.timing
+        # Before anything else: others see who holds what.
+        self.beat.run_once()
+        for name, run_once, every_s in (
+            ("beat", self.beat.run_once, timing.renew_every_s),
+            ("looks", self.looks.run_once, timing.look_every_s),
+            ("schedule", self.schedule.run_once, timing.schedule_every_s),
+            ("watch", self.watch.run_once, timing.watch_every_s),
+            ("expire", self.expire.run_once, timing.expire_every_s),
+            ("prune", self.prune.run_once, timing.prune_every_s),
+            ("alarms", self.alarms.run_once, timing.alarms_every_s),
+        ):
+            action = _kept_going(name, run_once)
+            self._threads.append(self.context.runtime.threads.every(every_s, action, name=f"tablekeeper-{name}"))
+        _LOG.info("instance %s is up", self.context.instance_id)
+
+    def run_once(self) -> None:
+        """One round of everything, in the caller's thread."""
+        for loop in (self.beat, self.expire, self.looks, self.schedule, self.watch, self.alarms):
+            loop.run_once()
+
+    def drain(self) -> None:
+        """Start nothing more, wait for what runs as long as the settings allow, and stop."""
+        clock = self.context.runtime.clock
+        self.schedule.is_draining = self.beat.is_draining = True
+        _kept_going("beat", self.beat.run_once)()
+        until_s = clock.monotonic_s() + self.context.settings.timing.drain_s
+        while self.context.watched and clock.monotonic_s() < until_s:
+            clock.sleep(self.context.settings.timing.watch_every_s)
+        self.stop()
+
+    def stop(self) -> None:
+        """End the loops. Jobs go on; their leases lapse, and whoever takes over adopts them."""
+        for thread in self._threads:
+            thread.stop()
+        self._threads.clear()
+        if not self.context.watched:
+            _kept_going("leave", self._leave)()
+        self.context.engines.close()
+        self.context.store.close()
+        _LOG.info("instance %s is down", self.context.instance_id)
+
+    def _leave(self) -> None:
+        self.context.store.remove_instance(self.context.instance_id)
+
+
+def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "") -> Service:
+    """An instance, with its database brought up to date."""
+    for folder in ("", "attempts", "jobs"):
+        (settings.work_dir / folder).mkdir(parents=True, exist_ok=True)
+    store = open_store(settings.url, runtime=runtime)
+    store.migrate()
+    engines = Engines(
+        EngineContext(
+            work_dir=settings.work_dir,
+            runtime=runtime,
+            master=settings.master,
+            log_bytes=settings.limits.log_bytes,
+            options=settings.engine_options,
+        ),
+        settings.engine,
+    )
+
+    def look(table: ManagedTable) -> TimelineSummary:
+        opened = Table.open(
+            table.base_path, engine="local", storage_options=dict(settings.storage_options) or None, runtime=runtime
+        )
+        return opened.timeline_summary()
+
+    instance = NewInstance(
+        instance_id=f"{node()[:40]}-{runtime.ids.uuid()[:_ID_LENGTH]}",
+        host=node(),
+        pid=os.getpid(),
+        address=address,
+        slots=settings.limits.slots,
+    )
+    return Service(LoopContext(store, engines, settings, runtime, instance, look))
+
+
+def _kept_going(name: str, run_once: Callable[[], object]) -> Callable[[], None]:
+    """A loop that outlives a database that is away, and whatever else fails in one round: the next one tries again."""
+
+    def run() -> None:
+        try:
+            run_once()
+        except (TablekeeperError, SQLAlchemyError, OSError) as error:
+            _LOG.warning("%s: %s: %s", name, type(error).__name__, error)
+        except Exception:  # noqa: BLE001 (a loop that ends would take the service down; it is logged with its trace)
+            _LOG.exception("%s: unexpected error", name)
+
+    return run
