@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tablekeeper.errors import InvalidRequestError, NotFoundError
+from tablekeeper.errors import FencedError, InvalidRequestError, NotFoundError
 from tablekeeper.storage import Storage, open_storage
 from tests.support.storage_places import (
     STORES_BETWEEN_PROCESSES,
@@ -387,3 +387,94 @@ def test_one_store_serves_many_threads(store: Storage) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(work, range(8)))
     assert found == [[f"t{me}/{turn}" for turn in range(5)] for me in range(8)]
+
+
+# Scopes
+
+CHANGES = {
+    "put": lambda store: store.put("a", b"2", scope="work/1"),
+    "put_if_absent": lambda store: store.put_if_absent("new/b", b"2", scope="work/1"),
+    "replace": lambda store: store.replace("a", b"2", version=store.read_versioned("a").version, scope="work/1"),
+    "delete": lambda store: store.delete("a", scope="work/1"),
+    "delete_many": lambda store: store.delete_many(["a"], scope="work/1"),
+    "delete_tree": lambda store: store.delete_tree("tree", scope="work/1"),
+    "take_scope": lambda store: store.take_scope("other", "1", scope="work/1"),
+    "fence": lambda store: store.fence("work/2", scope="work/1"),
+}
+
+
+def contents(store: Storage) -> dict[str, bytes]:
+    return {info.path: store.read(info.path) for info in store.walk("")}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_open_scope_lets_every_change_through(store: Storage, change: str) -> None:
+    store.put("a", b"1")
+    store.put("tree/c", b"1")
+    store.take_scope("work", "1", "2")
+    before = contents(store)
+    CHANGES[change](store)
+    assert (contents(store) == before) == (change in ("take_scope", "fence"))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_fenced_scope_changes_nothing_where_the_store_has_scopes(store: Storage, change: str) -> None:
+    store.put("a", b"1")
+    store.put("tree/c", b"1")
+    store.take_scope("work", "1", "2")
+    store.fence("work/1")
+    before = contents(store)
+    if not store.has_scopes:
+        CHANGES[change](store)
+        return
+    with pytest.raises(FencedError):
+        CHANGES[change](store)
+    assert contents(store) == before
+    store.put("a", b"3", scope="work/2")
+    assert store.read("a") == b"3"
+
+
+def test_an_output_whose_scope_is_fenced_before_it_is_closed_publishes_nothing(open_store: Opener) -> None:
+    store, other = open_store(), open_store()
+    store.take_scope("work", "1")
+
+    def write() -> None:
+        with store.open_output("dir/a", scope="work/1") as sink:
+            sink.write(b"late")
+            other.fence("work")
+
+    if not store.has_scopes:
+        write()
+        assert store.read("dir/a") == b"late"
+        return
+    with pytest.raises(FencedError):
+        write()
+    assert names_below(store) == []
+
+
+def test_taking_a_scope_fences_all_others_of_its_group(open_store: Opener) -> None:
+    store, other = open_store(), open_store()
+    store.take_scope("work", "1")
+    store.take_scope("elsewhere", "1")
+    other.take_scope("work", "2", "3")
+    for scope in ("work/2", "work/3", "elsewhere/1"):
+        store.put("a", scope.encode(), scope=scope)
+        assert store.read("a") == scope.encode()
+    if store.has_scopes:
+        with pytest.raises(FencedError):
+            store.put("a", b"late", scope="work/1")
+        assert store.read("a") == b"elsewhere/1"
+
+
+def test_a_scope_that_nobody_opened_gives_no_right(store: Storage) -> None:
+    if not store.has_scopes:
+        assert store.put_if_absent("a", b"1", scope="work/1")
+        return
+    with pytest.raises(FencedError):
+        store.put("a", b"1", scope="work/1")
+    assert store.stat("a") is None
+
+
+def test_scopes_are_in_no_listing(store: Storage) -> None:
+    store.take_scope("work", "1")
+    assert list(store.walk("")) == []

@@ -18,11 +18,9 @@ from tablekeeper.model import BaseFile, FileSlice, LogFile, RequestedTime
 from tablekeeper.read.slice_rows import SliceTask, read_slice
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import KEY_COLUMN
-from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
 from tablekeeper.services.log_compaction_kernels import LogCompactionTask, compact_logs
 from tablekeeper.storage.handle import StorageHandle
-from tablekeeper.txn.cancel_requests import CancelWatch
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 from tests.property.test_merge_slices import GROUP, SliceWriter, as_stored
@@ -46,9 +44,6 @@ class World:
         store = StorageHandle(self.writer.storage)
         return make_context(schema=plain, store=store, key=_KEY, rule=self.case.rule, instant=instant)
 
-    def watch(self, context: WriteContext) -> CancelWatch:
-        return CancelWatch(context.store, RequestedTime(context.instant), runtime=SYSTEM_RUNTIME)
-
     def read(self, file_slice: FileSlice) -> list[tuple[str, int]]:
         task = SliceTask(
             store=StorageHandle(self.writer.storage),
@@ -64,7 +59,7 @@ class World:
 
     def compact(self, file_slice: FileSlice, instant: str) -> tuple[WrittenFile, FileSlice]:
         context = self.context(instant)
-        written = compact_slice(CompactionTask(context, file_slice, 0, self.watch(context)))
+        written = compact_slice(CompactionTask(context, file_slice, 0))
         name = decode_base_name(written.stat.file_name)
         assert name is not None
         assert name.instant == instant
@@ -73,7 +68,7 @@ class World:
 
     def compact_logs(self, file_slice: FileSlice, instant: str) -> LogFile | None:
         context = self.context(instant)
-        written = compact_logs(LogCompactionTask(context, file_slice, 0, self.watch(context)))
+        written = compact_logs(LogCompactionTask(context, file_slice, 0))
         if written is None:
             return None
         name = decode_log_name(written.stat.file_name)

@@ -49,13 +49,13 @@ class Interrupted(WatchedStorage):
             other, self._other = self._other, None
             other()
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
         self._let_in(path)
-        return super().open_output(path)
+        return super().open_output(path, scope=scope)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
         self._let_in(path)
-        super().put(path, data)
+        super().put(path, data, scope=scope)
 
 
 def interrupted(

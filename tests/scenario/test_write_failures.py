@@ -137,12 +137,12 @@ def test_a_writer_that_lost_its_place_meanwhile_commits_nothing(tables: TableBui
 
         is_done = False
 
-        def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
             if path.endswith(".parquet") and not self.is_done:
                 self.is_done = True
                 later = tables.through(table, runtime=Runtime(clock=ShiftedClock(LATER_S), threads=OneThread()))
                 later.upsert(trips(("x", "sf", 9, 9.0)))
-            return self.storage.open_output(path)
+            return self.storage.open_output(path, scope=scope)
 
     slow = tables.through(table, SlowStorage(storage))
     with pytest.raises(TablekeeperError):

@@ -53,12 +53,12 @@ class BrittleStorage(WatchedStorage):
         self._after(kind, path)
         return result
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self._output(path)
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
+        return self._output(path, scope)
 
     @contextmanager
-    def _output(self, path: str) -> Iterator[BinaryIO]:
-        opened = self.around("open_output", path, lambda: self.storage.open_output(path))
+    def _output(self, path: str, scope: str | None) -> Iterator[BinaryIO]:
+        opened = self.around("open_output", path, lambda: self.storage.open_output(path, scope=scope))
         with opened as stream:
             yield stream
             self._before("publish", path)

@@ -24,7 +24,8 @@ __all__ = ["WRITES", "Fault", "FaultPoint", "OneThread", "ProcessDied", "StepSto
 T = TypeVar("T")
 R = TypeVar("R")
 
-WRITES = frozenset({"put", "put_if_absent", "replace", "delete", "delete_many", "delete_tree", "publish"})
+_OBJECTS = frozenset({"put", "put_if_absent", "replace", "delete", "delete_many", "delete_tree", "publish"})
+WRITES = _OBJECTS | {"take_scope", "fence"}
 """Calls that change the store; the others only look."""
 
 
@@ -85,13 +86,13 @@ class StepStorage(WatchedStorage):
     def walk(self, directory: str) -> Iterator[FileInfo]:
         return self.around("walk", directory, lambda: iter(list(self.storage.walk(directory))))
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self._output(path)
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
+        return self._output(path, scope)
 
     @contextmanager
-    def _output(self, path: str) -> Iterator[BinaryIO]:
+    def _output(self, path: str, scope: str | None) -> Iterator[BinaryIO]:
         """Opening is one call, publishing what was written another."""
-        output = self.around("open_output", path, lambda: self.storage.open_output(path))
+        output = self.around("open_output", path, lambda: self.storage.open_output(path, scope=scope))
         stream = output.__enter__()
         try:
             yield stream

@@ -12,6 +12,7 @@ from tablekeeper.errors import StorageError
 from tablekeeper.storage.protocol import FileInfo, Storage, StorageSpec, VersionedBytes
 
 T = TypeVar("T")
+_SCOPES = ".hoodie/.tablekeeper/scopes/"
 
 
 class WatchedStorage:
@@ -41,24 +42,35 @@ class WatchedStorage:
     def read_versioned(self, path: str) -> VersionedBytes | None:
         return self.around("read_versioned", path, lambda: self.storage.read_versioned(path))
 
-    def put(self, path: str, data: bytes) -> None:
-        self.around("put", path, lambda: self.storage.put(path, data))
+    @property
+    def has_scopes(self) -> bool:
+        return self.storage.has_scopes
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        return self.around("put_if_absent", path, lambda: self.storage.put_if_absent(path, data))
+    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+        self.around("take_scope", _SCOPES + group, lambda: self.storage.take_scope(group, *names, scope=scope))
 
-    def replace(self, path: str, data: bytes, *, version: str) -> str | None:
-        return self.around("replace", path, lambda: self.storage.replace(path, data, version=version))
+    def fence(self, target: str, *, scope: str | None = None) -> None:
+        self.around("fence", _SCOPES + target, lambda: self.storage.fence(target, scope=scope))
 
-    def delete(self, path: str) -> None:
-        self.around("delete", path, lambda: self.storage.delete(path))
+    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
+        self.around("put", path, lambda: self.storage.put(path, data, scope=scope))
 
-    def delete_many(self, paths: Iterable[str]) -> None:
+    def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
+        return self.around("put_if_absent", path, lambda: self.storage.put_if_absent(path, data, scope=scope))
+
+    def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
+        return self.around("replace", path, lambda: self.storage.replace(path, data, version=version, scope=scope))
+
+    def delete(self, path: str, *, scope: str | None = None) -> None:
+        self.around("delete", path, lambda: self.storage.delete(path, scope=scope))
+
+    def delete_many(self, paths: Iterable[str], *, scope: str | None = None) -> None:
         targets = list(paths)
-        self.around("delete_many", targets[0] if targets else "", lambda: self.storage.delete_many(targets))
+        first = targets[0] if targets else ""
+        self.around("delete_many", first, lambda: self.storage.delete_many(targets, scope=scope))
 
-    def delete_tree(self, prefix: str) -> None:
-        self.around("delete_tree", prefix, lambda: self.storage.delete_tree(prefix))
+    def delete_tree(self, prefix: str, *, scope: str | None = None) -> None:
+        self.around("delete_tree", prefix, lambda: self.storage.delete_tree(prefix, scope=scope))
 
     def list_files(self, directory: str) -> list[FileInfo]:
         return self.around("list_files", directory, lambda: self.storage.list_files(directory))
@@ -75,8 +87,8 @@ class WatchedStorage:
     def open_input(self, path: str) -> BinaryIO:
         return self.around("open_input", path, lambda: self.storage.open_input(path))
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self.around("open_output", path, lambda: self.storage.open_output(path))
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
+        return self.around("open_output", path, lambda: self.storage.open_output(path, scope=scope))
 
 
 class CountingStorage(WatchedStorage):

@@ -12,15 +12,17 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import MergeMode
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
+from tablekeeper.model import RequestedTime
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionField, PartitionSpec
 from tablekeeper.storage import MemoryStorage
 from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.txn.attempts import begin_attempt
 from tablekeeper.write.context import WriteContext
 from tests.support.table_builder import TRIPS
 
-__all__ = ["make_context"]
+__all__ = ["begun", "make_context"]
 
 
 def make_context(*, schema: pa.Schema = TRIPS, **changes: Any) -> WriteContext:
@@ -38,6 +40,14 @@ def make_context(*, schema: pa.Schema = TRIPS, **changes: Any) -> WriteContext:
         "instant": "20240101000000000",
     }
     return WriteContext(**(fields | changes))
+
+
+def begun(context: WriteContext) -> WriteContext:
+    """The context of an attempt at the plan `context.instant`, with a heartbeat that lasts as long as its file."""
+    storage, instant = context.store.storage, RequestedTime(context.instant)
+    attempt = begin_attempt(storage, instant, runtime=context.runtime)
+    storage.put(f".hoodie/.heartbeat/{instant}", attempt.owner.encode())
+    return context.for_attempt(attempt, is_plan=True)
 
 
 def _avro(schema: pa.Schema) -> str:

@@ -22,11 +22,11 @@ from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import load_timeline
-from tablekeeper.txn.cancel_requests import CancelRequest, CancelWatch, save_cancel_request
+from tablekeeper.txn.cancel_requests import CancelRequest, save_cancel_request
 from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.write.results import WrittenFile
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
-from tests.support.write_context import make_context
+from tests.support.write_context import begun, make_context
 
 __all__: list[str] = []
 
@@ -41,7 +41,7 @@ def _task(
     timeline = load_timeline(storage, config)
     snapshot = load_snapshot(storage, config, timeline, runtime=SYSTEM_RUNTIME)
     store = StorageHandle(storage)
-    context = make_context(schema=schema, store=store, instant=INSTANT)
+    context = begun(make_context(schema=schema, store=store, instant=INSTANT))
     context = replace(context, settings=replace(context.settings, **(settings or {})))
     fields: dict[str, Any] = {
         "context": context,
@@ -49,7 +49,6 @@ def _task(
         "outputs": 1,
         "number": 0,
         "layout": BY_FARE,
-        "watch": CancelWatch(store, RequestedTime(INSTANT), runtime=SYSTEM_RUNTIME),
     }
     return ClusterTask(**(fields | changes))
 

@@ -29,7 +29,6 @@ from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.storage.protocol import StorageSpec
 from tablekeeper.timeline import load_timeline
-from tablekeeper.txn.cancel_requests import CancelWatch
 from tablekeeper.txn.properties_file import load_table_config
 from tests.support.table_builder import TRIPS, TableBuilder, trips
 from tests.support.write_context import make_context
@@ -89,8 +88,7 @@ def _attempt(storage: Storage) -> tuple[Attempt, Snapshot]:
     config = load_table_config(storage)
     timeline = load_timeline(storage, config)
     store = StorageHandle(storage)
-    watch = CancelWatch(store, RequestedTime(INSTANT), runtime=SYSTEM_RUNTIME)
-    attempt = Attempt(LocalEngine(threads=2), make_context(store=store, instant=INSTANT), config, watch)
+    attempt = Attempt(LocalEngine(threads=2), make_context(store=store, instant=INSTANT), config)
     return attempt, load_snapshot(storage, config, timeline, runtime=SYSTEM_RUNTIME)
 
 

@@ -193,7 +193,7 @@ def test_stopping_leaves_the_file_of_somebody_else_alone(world: World) -> None:
     assert world.storage.stat(FILE) is None
 
 
-@pytest.mark.parametrize("operation", ["stat", "put"])
+@pytest.mark.parametrize("operation", ["read_versioned", "replace"])
 def test_a_store_that_fails_for_a_while_costs_nothing_if_it_comes_back_in_time(world: World, operation: str) -> None:
     faulty = FaultyStorage(world.storage)
     heartbeat = world.start(cast(Storage, faulty))
@@ -209,7 +209,7 @@ def test_a_store_that_fails_for_a_while_costs_nothing_if_it_comes_back_in_time(w
 def test_a_store_that_fails_too_long_fences_the_writer(world: World) -> None:
     faulty = FaultyStorage(world.storage)
     heartbeat = world.start(cast(Storage, faulty))
-    faulty.before.add("put")
+    faulty.before.add("replace")
     world.clock.advance(120)
     with pytest.raises(FencedError):
         heartbeat.check()
@@ -218,7 +218,7 @@ def test_a_store_that_fails_too_long_fences_the_writer(world: World) -> None:
 def test_a_beat_that_takes_too_long_counts_from_its_beginning(world: World) -> None:
     faulty = FaultyStorage(world.storage)
     heartbeat = world.start(cast(Storage, faulty))
-    faulty.on_call = lambda name: world.clock.stall(50) if name == "put" else None
+    faulty.on_call = lambda name: world.clock.stall(50) if name == "replace" else None
     world.clock.advance(40)
     faulty.on_call = lambda _: None
     world.clock.stall(57)

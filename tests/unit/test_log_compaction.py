@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +30,6 @@ from tablekeeper.model import (
     State,
 )
 from tablekeeper.record.merge import KEY_COLUMN, MergeRule
-from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
 from tablekeeper.services.compaction_strategies import log_compaction_strategy
 from tablekeeper.services.log_compaction import LogCompaction
@@ -38,10 +38,10 @@ from tablekeeper.services.plans import Draft
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.storage import forget_memory
 from tablekeeper.timeline import Timeline
-from tablekeeper.txn.cancel_requests import CancelRequest, CancelWatch, save_cancel_request
+from tablekeeper.txn.cancel_requests import CancelRequest, save_cancel_request
 from tablekeeper.write.context import WriteContext
 from tests.support.table_builder import TRIPS
-from tests.support.write_context import make_context
+from tests.support.write_context import begun, make_context
 
 GROUP = FileGroupId("sf", "a1b2c3d4-0000-0")
 
@@ -122,10 +122,6 @@ def context() -> Iterator[WriteContext]:
     forget_memory(context.store.storage.spec.uri.removeprefix("memory://").split("/")[0])
 
 
-def watch(context: WriteContext) -> CancelWatch:
-    return CancelWatch(context.store, RequestedTime(context.instant), runtime=SYSTEM_RUNTIME)
-
-
 def partial_slice(context: WriteContext) -> FileSlice:
     """A base file with two rows, and a log that changes the fare of one of them only."""
     storage = context.store.storage
@@ -145,12 +141,12 @@ def partial_slice(context: WriteContext) -> FileSlice:
 def test_logs_with_partial_updates_are_left_as_they_are(context: WriteContext) -> None:
     file_slice = partial_slice(context)
     before = {file.path for file in context.store.storage.walk("")}
-    assert compact_logs(LogCompactionTask(context, file_slice, 0, watch(context))) is None
+    assert compact_logs(LogCompactionTask(context, file_slice, 0)) is None
     assert {file.path for file in context.store.storage.walk("")} == before
 
 
 def test_compaction_merges_partial_updates_into_their_rows(context: WriteContext) -> None:
-    written = compact_slice(CompactionTask(context, partial_slice(context), 0, watch(context)))
+    written = compact_slice(CompactionTask(context, partial_slice(context), 0))
     with context.store.storage.open_input(written.stat.path) as stream:
         rows = pq.read_table(stream).select(TRIPS.names).to_pylist()
     assert [(row["id"], row["ts"], row["fare"]) for row in rows] == [("a", 1, 7.0), ("b", 1, 1.0)]
@@ -158,11 +154,11 @@ def test_compaction_merges_partial_updates_into_their_rows(context: WriteContext
 
 
 def test_a_plan_that_was_called_off_gets_no_file(context: WriteContext) -> None:
-    file_slice = partial_slice(context)
+    file_slice, context = partial_slice(context), begun(context)
     save_cancel_request(context.store.storage, CancelRequest(RequestedTime(context.instant), "enough"))
     before = {file.path for file in context.store.storage.walk("")}
     with pytest.raises(PlanCancelledError, match="enough"):
-        compact_slice(CompactionTask(context, file_slice, 0, watch(context)))
+        compact_slice(CompactionTask(context, file_slice, 0))
     with pytest.raises(PlanCancelledError, match="enough"):
-        compact_logs(LogCompactionTask(context, file_slice, 0, watch(context)))
+        compact_logs(LogCompactionTask(replace(context, guard=begun(context).guard), file_slice, 0))
     assert {file.path for file in context.store.storage.walk("")} == before

@@ -104,7 +104,6 @@ class Clustering:
                 outputs=work.outputs,
                 number=number,
                 layout=layout,
-                watch=attempt.watch,
                 preserves_metadata=plan.preserves_metadata,
             )
             for number, work in enumerate(plan.work)

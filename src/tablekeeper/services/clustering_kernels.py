@@ -21,7 +21,6 @@ from tablekeeper.record.columns import column_type, column_values, columns_holdi
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.space_curves import SAMPLE_ROWS, SpaceCurve, fit_curve
-from tablekeeper.txn.cancel_requests import CancelWatch
 from tablekeeper.write.base_files import BaseFileWriter, holds_nan
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
@@ -48,7 +47,6 @@ class ClusterTask:
     outputs: int
     number: int
     layout: OutputLayout
-    watch: CancelWatch
     preserves_metadata: bool = True
 
 
@@ -94,7 +92,7 @@ def refuse_bad_order(order: ClusteringOrder, schema: pa.Schema) -> None:
 def _rows(task: ClusterTask, dictionaries: frozenset[str]) -> Iterator[pa.Table]:
     """All rows of all slices, merged with their logs, without the columns that the writer fills."""
     for file_slice in task.slices:
-        task.watch.check()
+        task.context.check()
         plain = None if file_slice.logs or file_slice.base is None else file_slice.base
         rows = _plain_rows(task, plain, dictionaries) if plain is not None else None
         yield from rows if rows is not None else _merged_rows(task, file_slice, dictionaries)
@@ -114,7 +112,7 @@ def _plain_rows(task: ClusterTask, base: BaseFile, dictionaries: frozenset[str])
 def _row_groups(task: ClusterTask, base: BaseFile, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[pa.Table]:
     with file:
         for group in range(file.num_row_groups):
-            task.watch.check()
+            task.context.check()
             rows = read_row_group(file, group, columns=schema.names, file=base.path)
             yield conform(rows, schema)
 
@@ -131,7 +129,7 @@ def _merged_rows(task: ClusterTask, file_slice: FileSlice, dictionaries: frozens
         verifies_pages=True,
     )
     for batch in read_slice(slice_task):
-        task.watch.check()
+        task.context.check()
         rows = pa.Table.from_batches([batch])
         for name in dictionaries:
             encoded = rows.column(name).dictionary_encode()
@@ -205,7 +203,7 @@ def _columns_of(task: ClusterTask, base: BaseFile, schema: pa.Schema) -> Iterato
         stored = set(file.schema_arrow.names)
         columns = [name for name in schema.names if name in stored]
         for group in range(file.num_row_groups):
-            task.watch.check()
+            task.context.check()
             yield conform(read_row_group(file, group, columns=columns, file=base.path), schema)
 
 
@@ -231,7 +229,7 @@ class _OutputFiles:
         """Add rows, beginning new files where one is full."""
         start = 0
         while start < rows.num_rows:
-            self._task.watch.check()
+            self._task.context.check()
             count = min(rows.num_rows - start, self._room())
             self._add(rows.slice(start, count))
             start += count
@@ -282,7 +280,6 @@ class _OutputFiles:
 
     def _close(self) -> None:
         if self._writer is not None:
-            publishing = self._task.watch.publishing
-            written = self._writer.close(inserts=self._writer.rows, updates=0, deletes=0, publishing=publishing)
+            written = self._writer.close(inserts=self._writer.rows, updates=0, deletes=0)
             self._done.append(written)
             self._writer = None

@@ -54,9 +54,6 @@ class Compaction:
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         slices = [file_slice for work in plan.work for file_slice in work.slices]
-        tasks = [
-            CompactionTask(attempt.context, file_slice, number, attempt.watch)
-            for number, file_slice in enumerate(slices)
-        ]
+        tasks = [CompactionTask(attempt.context, file_slice, number) for number, file_slice in enumerate(slices)]
         weights = [float(file_slice.size) for file_slice in slices]
         return Rewritten(tuple(attempt.engine.run(compact_slice, tasks, label="compact", weights=weights)))

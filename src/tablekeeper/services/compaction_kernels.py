@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tablekeeper.model import FileSlice
 from tablekeeper.read.slice_rows import SliceMerge, SliceTask
-from tablekeeper.txn.cancel_requests import CancelWatch
 from tablekeeper.write.base_files import BaseFileWriter, holds_nan, is_known_free_of_nan
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
@@ -33,12 +32,11 @@ class CompactionTask:
     context: WriteContext
     file_slice: FileSlice
     number: int
-    watch: CancelWatch
 
 
 def compact_slice(task: CompactionTask) -> WrittenFile:
     """Kernel: write the next base file of the slice's file group."""
-    task.watch.check()
+    task.context.check()
     context, file_slice, base = task.context, task.file_slice, task.file_slice.base
     merge = SliceMerge(_read_task(task))
     with BaseFileWriter(
@@ -51,14 +49,13 @@ def compact_slice(task: CompactionTask) -> WrittenFile:
         is_free_of_nan=is_known_free_of_nan(merge.base_metadata) and not holds_nan(merge.changed_rows),
     ) as writer:
         for rows in merge.rows():
-            task.watch.check()
+            task.context.check()
             writer.write(rows)
         return writer.close(
             inserts=merge.added,
             updates=merge.updated,
             deletes=merge.removed,
             previous_commit=base.instant.value if base is not None else "null",
-            publishing=task.watch.publishing,
         )
 
 

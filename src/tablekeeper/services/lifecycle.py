@@ -8,7 +8,7 @@ An attempt that failed is rolled back: by the executor itself if it can, by the 
 stays and is executed again; a mutable one goes with its attempt. A cancellable plan that has to yield, and any plan
 that was called off, is removed: the wish is written down first, so that a death on the way is no way back (seed 002).
 
-A process that slept through the end of its heartbeat finds out before it publishes a file (`CancelWatch`), and at the
+A process that slept through the end of its heartbeat finds out before it publishes a file (`AttemptGuard`), and at the
 latest under the lock of the commit.
 """
 
@@ -34,6 +34,7 @@ from tablekeeper.services.partitions import recorded_pending
 from tablekeeper.services.plans import Attempt, Plan, Rewritten, Service, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import process_name
 from tablekeeper.snapshot.listing import load_files_of_instant
+from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import (
     Timeline,
     instant_path,
@@ -42,7 +43,8 @@ from tablekeeper.timeline import (
     load_timeline,
     start_inflight,
 )
-from tablekeeper.txn.cancel_requests import CancelRequest, CancelWatch, load_cancel_request, save_cancel_request
+from tablekeeper.txn.attempts import AttemptGuard, AttemptId, begin_attempt
+from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.environment import TableEnvironment
@@ -125,7 +127,7 @@ class _Entered:
     plan: Plan
     timeline: Timeline
     heartbeat: Heartbeat
-    owner: str
+    attempt: AttemptId
     is_retry: bool
 
 
@@ -152,13 +154,13 @@ def _pass_guard(
             )
         _refuse_called_off(environment, current)
         lease.check()
-        owner = f"{process_name()} {environment.runtime.ids.uuid()}"
+        attempt = begin_attempt(environment.storage, instant, runtime=environment.runtime)
         heartbeat = start_heartbeat(
-            environment.storage,
+            attempt.driver_storage(environment.storage),
             instant,
             settings=environment.heartbeat_settings,
             runtime=environment.runtime,
-            owner=owner,
+            owner=attempt.owner,
         )
         if not is_retry:
             try:
@@ -166,7 +168,7 @@ def _pass_guard(
             except BaseException:
                 heartbeat.stop()
                 raise
-    return _Entered(current, plan, timeline, heartbeat, owner, is_retry)
+    return _Entered(current, plan, timeline, heartbeat, attempt, is_retry)
 
 
 def _refuse_held(environment: TableEnvironment, current: Instant) -> None:
@@ -204,16 +206,15 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         service.kind.operation,
         entered.timeline,
         entered.heartbeat,
+        entered.attempt,
         kind=service.kind.write_kind,
         is_cancellable=entered.plan.flags.cancellable,
         planned_beside=recorded_pending(entered.plan.extra),
     )
     refuse_changed_schema(environment, request.known_schema, write)
-    context = replace(request.context, instant=requested_at.value)
-    watch = CancelWatch(context.store, requested_at, owner=entered.owner, runtime=environment.runtime)
-    attempt = Attempt(request.engine, context, environment.config, watch)
+    context = request.context.for_attempt(entered.attempt, is_plan=True)
     refuse_damaged_input(environment, entered.plan, inflight, entered.timeline)
-    rewritten = service.rewrite(attempt, entered.plan)
+    rewritten = service.rewrite(Attempt(request.engine, context, environment.config), entered.plan)
     written = finish_write(
         environment,
         write,
@@ -225,7 +226,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         policy=request.policy,
         unseen=NothingUnseen(),
         known_schema=request.known_schema,
-        refuse=_Approval(environment, entered, watch, rewritten),
+        refuse=_Approval(environment, entered, rewritten),
     )
     return ServiceResult(
         instant=requested_at,
@@ -248,12 +249,11 @@ class _Approval:
     What an earlier attempt published after it had been rolled back would become visible with this commit, and goes.
     """
 
-    def __init__(
-        self, environment: TableEnvironment, entered: _Entered, watch: CancelWatch, rewritten: Rewritten
-    ) -> None:
+    def __init__(self, environment: TableEnvironment, entered: _Entered, rewritten: Rewritten) -> None:
         self._environment = environment
         self._entered = entered
-        self._watch = watch
+        store = StorageHandle(environment.storage)
+        self._guard = AttemptGuard(store, entered.attempt, runtime=environment.runtime, is_plan=True)
         self._own = frozenset(file.stat.path for file in rewritten.files)
         self._has_predecessors = entered.is_retry or _was_rolled_back(environment, entered)
 
@@ -263,7 +263,7 @@ class _Approval:
         if self._has_predecessors:
             strays = _load_files_of_attempts(self._environment, self._entered) - self._own
         # After the listing: as long as the attempt is ours, what was there before is no successor's.
-        self._watch.check_now()
+        self._guard.check_now()
         self._environment.storage.delete_many(sorted(strays))
 
 
@@ -312,7 +312,7 @@ def _refuse_lost(environment: TableEnvironment, entered: _Entered) -> None:
 
 
 def _is_ours(environment: TableEnvironment, entered: _Entered) -> bool:
-    return load_heartbeat_owner(environment.storage, entered.instant.requested_at) == entered.owner
+    return load_heartbeat_owner(environment.storage, entered.instant.requested_at) == entered.attempt.owner
 
 
 def _lost(plan: RequestedTime) -> FencedError:

@@ -79,10 +79,7 @@ class LogCompaction:
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         slices = [file_slice for work in plan.work for file_slice in work.slices]
-        tasks = [
-            LogCompactionTask(attempt.context, file_slice, number, attempt.watch)
-            for number, file_slice in enumerate(slices)
-        ]
+        tasks = [LogCompactionTask(attempt.context, file_slice, number) for number, file_slice in enumerate(slices)]
         weights = [float(sum(log.size for log in file_slice.logs)) for file_slice in slices]
         written = attempt.engine.run(compact_logs, tasks, label="compact logs", weights=weights)
         return Rewritten(tuple(file for file in written if file is not None))

@@ -19,7 +19,6 @@ from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.model import FileSlice, WriteStat, join_path
 from tablekeeper.read.log_changes import EVERY_BLOCK, load_changes
 from tablekeeper.record.merge import Deletes, collapse
-from tablekeeper.txn.cancel_requests import CancelWatch
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import LOG_VERSION, encode_data_block, log_column_ranges, log_name
@@ -35,12 +34,11 @@ class LogCompactionTask:
     context: WriteContext
     file_slice: FileSlice
     number: int
-    watch: CancelWatch
 
 
 def compact_logs(task: LogCompactionTask) -> WrittenFile | None:
     """Kernel: write the log file that stands in for the slice's logs; None if there is nothing to merge."""
-    task.watch.check()
+    task.context.check()
     context, file_slice = task.context, task.file_slice
     schema = context.file_schema
     loaded = load_changes(
@@ -66,9 +64,16 @@ def _write(task: LogCompactionTask, changes: Sequence[pa.Table | Deletes], *, in
     storage = context.store.storage
     header = {HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(instants)}
     content = b"".join(_block(context, change, partition=group.partition, header=header) for change in changes)
-    create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
-    with task.watch.publishing(path):
-        storage.put(path, content)
+    create_marker(
+        storage,
+        instant=context.instant,
+        partition=group.partition,
+        file_name=name,
+        kind=MarkerKind.CREATE,
+        scope=context.scope,
+    )
+    with context.publishing(path):
+        storage.put(path, content, scope=context.scope)
     rows = next((change for change in changes if not isinstance(change, Deletes)), None)
     written = rows.num_rows if rows is not None else 0
     stat = WriteStat(

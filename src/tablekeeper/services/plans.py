@@ -17,7 +17,6 @@ from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation, RequestedTime
 from tablekeeper.snapshot.snapshot import Snapshot
-from tablekeeper.txn.cancel_requests import CancelWatch
 from tablekeeper.txn.candidates import CANCELLABLE_KEY, MUTABLE_KEY
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.write.context import WriteContext
@@ -190,13 +189,12 @@ class Plan:
 class Attempt:
     """One execution of a plan: what the data work needs. `context.instant` is the plan's requested time.
 
-    `watch` goes into the tasks: kernels call `watch.check()` before each row group or so.
+    Kernels call `context.check()` before each row group or so.
     """
 
     engine: Engine
     context: WriteContext
     config: TableConfig
-    watch: CancelWatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from tablekeeper.timeline import Timeline, create_requested, load_commit_metadat
 from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import refuse_during_restore
 from tablekeeper.txn.environment import TableEnvironment, next_time
-from tablekeeper.txn.locks.processes import LinuxProcesses
+from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import withdraw_idle_rollbacks
 
 __all__ = ["Drafted", "ScheduledPlan", "plan_draft", "process_name", "schedule_plan"]
@@ -71,12 +71,6 @@ class ScheduledPlan:
             f"{self.service} {self.instant} scheduled: {self.file_groups} file groups in {len(self.partitions)} "
             f"partitions, {self.bytes:,} bytes to read"
         )
-
-
-def process_name() -> str:
-    """Who this process is, for others to read: host and process id."""
-    me = LinuxProcesses().me()
-    return f"{me.host}:{me.pid}"
 
 
 def plan_draft(environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool) -> Drafted:

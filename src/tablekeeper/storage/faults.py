@@ -1,12 +1,12 @@
-"""The operating system's errors as `StorageError`s that say what to do."""
+"""Errors of stores: the operating system's as `StorageError`s that say what to do, and what a fenced scope meets."""
 
 from __future__ import annotations
 
 import errno
 
-from tablekeeper.errors import NotFoundError, StorageError
+from tablekeeper.errors import FencedError, NotFoundError, StorageError
 
-__all__ = ["ABSENT", "is_write_fault", "storage_fault"]
+__all__ = ["ABSENT", "fenced_error", "is_write_fault", "storage_fault"]
 
 ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """What the file system raises where a store has no object: a directory is not one."""
@@ -37,6 +37,14 @@ def storage_fault(error: OSError, *, action: str, location: str) -> StorageError
         return NotFoundError(location)
     step = _NEXT_STEPS.get(error.errno or 0, f"{error.strerror or error}. Check the path and try again")
     return StorageError(f"{location}: cannot {action}: {step}.", path=location)
+
+
+def fenced_error(location: str, scope: str) -> FencedError:
+    """What a change of `location` through a scope that was fenced ends with."""
+    return FencedError(
+        f"{location}: the right to change it was taken away ({scope}): another process has ended this work or taken "
+        "it over. Nothing was changed; reload the table."
+    )
 
 
 def is_write_fault(error: OSError) -> bool:

@@ -1,8 +1,9 @@
 """A store on a POSIX file system.
 
 Files are written to a scratch directory of the same file system, `.hoodie/.tablekeeper/tmp`, and then moved into
-place (see `scratch`), so that partition directories stay clean when a process dies. The scratch directory holds no
-objects and is in no listing.
+place (see `scratch`), so that partition directories stay clean when a process dies. Who works through a scope has a
+directory of its own for that below `.hoodie/.tablekeeper/scopes` (see `scope_directories`). Neither holds objects nor
+is in a listing.
 
 A version names inode, size, time and contents of a file, and changes with every replacement.
 
@@ -27,16 +28,21 @@ import xxhash
 
 from tablekeeper.errors import NotFoundError, StorageError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
-from tablekeeper.storage.faults import ABSENT, is_write_fault, storage_fault
+from tablekeeper.storage.faults import ABSENT, fenced_error, is_write_fault, storage_fault
 from tablekeeper.storage.paths import canonical_uri, checked_directory, checked_path, checked_range, child_prefix
 from tablekeeper.storage.protocol import FileInfo, StorageSpec, VersionedBytes
+from tablekeeper.storage.scope_directories import ScopeDirectories
 from tablekeeper.storage.scratch import Scratch, remove_file
 
-__all__ = ["SCRATCH", "LocalStorage"]
+__all__ = ["SCOPES", "SCRATCH", "LocalStorage"]
 
 SCRATCH = ".hoodie/.tablekeeper/tmp"
 """Where unpublished files live, relative to the store's root."""
 
+SCOPES = ".hoodie/.tablekeeper/scopes"
+"""Where the scopes are, and the unpublished files of those who work through one."""
+
+_HIDDEN = (SCRATCH, SCOPES)
 _DELETE_WIDTH = 8
 _REMOVE_ATTEMPTS = 5
 
@@ -48,6 +54,7 @@ class LocalStorage:
         self._root = Path(root).absolute()
         self._runtime = runtime
         self._scratch = Scratch(self._root / SCRATCH, fsync=fsync, runtime=runtime)
+        self._scopes = ScopeDirectories(self._root / SCOPES, scratch=self._scratch, runtime=runtime)
         self._spec = StorageSpec(canonical_uri(self._root), {"fsync": "true"} if fsync else {})
 
     def __repr__(self) -> str:
@@ -61,6 +68,19 @@ class LocalStorage:
     def root(self) -> Path:
         """The directory that the paths are relative to."""
         return self._root
+
+    @property
+    def has_scopes(self) -> bool:
+        return True
+
+    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+        with _writing(self._root / SCOPES / checked_path(group)):
+            self._scopes.take(group, names, through=scope)
+            self._scopes.remove_abandoned()
+
+    def fence(self, target: str, *, scope: str | None = None) -> None:
+        with _writing(self._root / SCOPES / checked_path(target)):
+            self._scopes.fence(target, through=scope)
 
     def stat(self, path: str) -> FileInfo | None:
         location = self._locate(path)
@@ -87,22 +107,22 @@ class LocalStorage:
     def read_versioned(self, path: str) -> VersionedBytes | None:
         return _read_versioned(self._locate(path))
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
         location = self._locate(path)
-        with _writing(location), self._scratch.holding(data) as temporary, self._scratch.shared():
+        with _writing(location, scope=scope), self._holding(data, scope) as temporary, self._scratch.shared():
             self._scratch.publish(temporary, location)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
         location = self._locate(path)
-        with _writing(location):
+        with _writing(location, scope=scope):
             if os.path.lexists(location):
                 return False
-            with self._scratch.holding(data) as temporary:
+            with self._holding(data, scope) as temporary:
                 return self._scratch.publish_if_absent(temporary, location)
 
-    def replace(self, path: str, data: bytes, *, version: str) -> str | None:
+    def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
         location = self._locate(path)
-        with _writing(location), self._scratch.holding(data) as temporary:
+        with _writing(location, scope=scope), self._holding(data, scope) as temporary:
             replacement = _version(temporary.stat(), data)
             with self._scratch.exclusive():
                 current = _read_versioned(location)
@@ -111,16 +131,24 @@ class LocalStorage:
                 self._scratch.publish(temporary, location)
             return replacement
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, scope: str | None = None) -> None:
         location = self._locate(path)
-        with _writing(location, action="delete"):
-            self._scratch.remove(location)
+        with _writing(location, action="delete", scope=scope):
+            if scope is None:
+                self._scratch.remove(location)
+            else:
+                with self._scratch.shared():
+                    self._scopes.remove(location, through=scope)
 
-    def delete_many(self, paths: Iterable[str]) -> None:
-        self._runtime.threads.map(self.delete, paths, width=_DELETE_WIDTH)
+    def delete_many(self, paths: Iterable[str], *, scope: str | None = None) -> None:
+        self._runtime.threads.map(lambda path: self.delete(path, scope=scope), paths, width=_DELETE_WIDTH)
 
-    def delete_tree(self, prefix: str) -> None:
+    def delete_tree(self, prefix: str, *, scope: str | None = None) -> None:
         location = self._root / checked_directory(prefix)
+        if scope is not None:
+            with _writing(location, action="delete", scope=scope):
+                self._scopes.remove_tree(location, through=scope)
+            return
         for attempt in range(1, _REMOVE_ATTEMPTS + 1):
             try:
                 _remove_tree(location)
@@ -162,13 +190,14 @@ class LocalStorage:
             # Not a memory map: its pages count as this process's memory, and a truncated file would kill the process.
             return cast(BinaryIO, pa.OSFile(str(location), "rb"))
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self._output(self._locate(path))
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
+        return self._output(self._locate(path), scope)
 
     @contextmanager
-    def _output(self, location: Path) -> Iterator[BinaryIO]:
-        with _writing(location):
-            temporary, stream = self._scratch.create(lambda path: pa.OSFile(str(path), "wb"))
+    def _output(self, location: Path, scope: str | None) -> Iterator[BinaryIO]:
+        with _writing(location, scope=scope):
+            inside = self._inside(scope)
+            temporary, stream = self._scratch.create(lambda path: pa.OSFile(str(path), "wb"), inside=inside)
         try:
             try:
                 yield cast(BinaryIO, stream)
@@ -176,7 +205,7 @@ class LocalStorage:
                 if is_write_fault(error):
                     raise storage_fault(error, action="write", location=str(location)) from error
                 raise
-            with _writing(location):
+            with _writing(location, scope=scope):
                 stream.close()
                 self._scratch.sync(temporary)
                 with self._scratch.shared():
@@ -184,12 +213,18 @@ class LocalStorage:
         finally:
             _discard(stream, temporary)
 
+    def _holding(self, data: bytes, scope: str | None) -> AbstractContextManager[Path]:
+        return self._scratch.holding(data, inside=self._inside(scope))
+
+    def _inside(self, scope: str | None) -> Path | None:
+        return None if scope is None else self._scopes.find(scope)
+
     def _locate(self, path: str) -> Path:
         return self._root / checked_path(path)
 
     def _scan(self, directory: str) -> list[os.DirEntry[str]]:
         location = self._root / checked_directory(directory)
-        if directory == SCRATCH:
+        if directory in _HIDDEN:
             return []
         try:
             with os.scandir(location) as entries:
@@ -211,10 +246,13 @@ def _reading(location: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(location: Path, *, action: str = "write") -> Iterator[None]:
+def _writing(location: Path, *, action: str = "write", scope: str | None = None) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
+        if scope is not None:
+            # What publishes through a scope makes every other directory that it needs.
+            raise fenced_error(str(location), scope) from error
         # Directories are made as needed, so something took them away while this file was on its way.
         raise StorageError(
             f"{location}: cannot {action}: its directory was removed meanwhile. Check that the table still exists.",
@@ -264,7 +302,7 @@ def _is_checksum(entry: os.DirEntry[str]) -> bool:
 
 def _directories_in(entries: Iterable[os.DirEntry[str]], directory: str) -> list[os.DirEntry[str]]:
     prefix = child_prefix(directory)
-    return [entry for entry in entries if entry.is_dir() and prefix + entry.name != SCRATCH]
+    return [entry for entry in entries if entry.is_dir() and prefix + entry.name not in _HIDDEN]
 
 
 def _is_first_visit(entry: os.DirEntry[str], linked: set[tuple[int, int]]) -> bool:

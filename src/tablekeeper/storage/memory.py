@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tablekeeper.errors import InvalidRequestError, NotFoundError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.storage.faults import fenced_error
 from tablekeeper.storage.paths import canonical_uri, checked_directory, checked_path, checked_range, child_prefix
 from tablekeeper.storage.protocol import FileInfo, StorageSpec, VersionedBytes
 
@@ -36,6 +37,7 @@ class _Space:
     objects: dict[str, _Object] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     writes: int = 0
+    scopes: set[str] = field(default_factory=set)
     lock: AbstractContextManager[bool] = field(default_factory=SYSTEM_RUNTIME.threads.lock)
 
     def write(self, key: str, data: bytes, *, now_ms: int) -> str:
@@ -96,6 +98,22 @@ class MemoryStorage:
     def spec(self) -> StorageSpec:
         return self._spec
 
+    @property
+    def has_scopes(self) -> bool:
+        return True
+
+    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+        prefix = self._scope(group) + "/"
+        with self._changing(scope) as space:
+            space.scopes = {each for each in space.scopes if not each.startswith(prefix)}
+            space.scopes |= {prefix + checked_path(name) for name in names}
+
+    def fence(self, target: str, *, scope: str | None = None) -> None:
+        fenced = self._scope(target)
+        with self._changing(scope) as space:
+            below = {each for each in space.scopes if each.startswith(f"{fenced}/")}
+            space.scopes -= {fenced, *below}
+
     def stat(self, path: str) -> FileInfo | None:
         found = self._find(path)
         return None if found is None else FileInfo(path, len(found.data), found.modified_ms)
@@ -111,41 +129,41 @@ class MemoryStorage:
         found = self._find(path)
         return None if found is None else VersionedBytes(found.data, found.version)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
         key = self._key(path)
-        with self._space.lock:
-            self._space.write(key, data, now_ms=self._now_ms())
+        with self._changing(scope) as space:
+            space.write(key, data, now_ms=self._now_ms())
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
         key = self._key(path)
-        with self._space.lock:
-            if key in self._space.objects:
+        with self._changing(scope) as space:
+            if key in space.objects:
                 return False
-            self._space.write(key, data, now_ms=self._now_ms())
+            space.write(key, data, now_ms=self._now_ms())
             return True
 
-    def replace(self, path: str, data: bytes, *, version: str) -> str | None:
+    def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
         key = self._key(path)
-        with self._space.lock:
-            found = self._space.objects.get(key)
+        with self._changing(scope) as space:
+            found = space.objects.get(key)
             if found is None or found.version != version:
                 return None
-            return self._space.write(key, data, now_ms=self._now_ms())
+            return space.write(key, data, now_ms=self._now_ms())
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, scope: str | None = None) -> None:
         key = self._key(path)
-        with self._space.lock:
-            self._space.remove(key)
+        with self._changing(scope) as space:
+            space.remove(key)
 
-    def delete_many(self, paths: Iterable[str]) -> None:
+    def delete_many(self, paths: Iterable[str], *, scope: str | None = None) -> None:
         for path in paths:
-            self.delete(path)
+            self.delete(path, scope=scope)
 
-    def delete_tree(self, prefix: str) -> None:
+    def delete_tree(self, prefix: str, *, scope: str | None = None) -> None:
         checked_directory(prefix)
-        with self._space.lock:
-            for key in self._space.below(self._prefix + child_prefix(prefix)):
-                self._space.remove(key)
+        with self._changing(scope) as space:
+            for key in space.below(self._prefix + child_prefix(prefix)):
+                space.remove(key)
 
     def list_files(self, directory: str) -> list[FileInfo]:
         checked_directory(directory)
@@ -171,15 +189,27 @@ class MemoryStorage:
     def open_input(self, path: str) -> BinaryIO:
         return cast(BinaryIO, pa.BufferReader(self._require(path).data))
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
         checked_path(path)
-        return self._output(path)
+        return self._output(path, scope)
 
     @contextmanager
-    def _output(self, path: str) -> Iterator[BinaryIO]:
+    def _output(self, path: str, scope: str | None) -> Iterator[BinaryIO]:
         stream = pa.BufferOutputStream()
         yield cast(BinaryIO, stream)
-        self.put(path, stream.getvalue().to_pybytes())
+        self.put(path, stream.getvalue().to_pybytes(), scope=scope)
+
+    @contextmanager
+    def _changing(self, scope: str | None) -> Iterator[_Space]:
+        """The objects, for one change that nothing comes between; `FencedError` if `scope` was fenced."""
+        space = self._space
+        with space.lock:
+            if scope is not None and self._scope(scope) not in space.scopes:
+                raise fenced_error(self._spec.uri, scope)
+            yield space
+
+    def _scope(self, scope: str) -> str:
+        return self._prefix + checked_path(scope)
 
     @property
     def _space(self) -> _Space:

@@ -78,6 +78,16 @@ class ObjectStorage:
     def spec(self) -> StorageSpec:
         return self._spec
 
+    @property
+    def has_scopes(self) -> bool:
+        return False
+
+    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+        """Nothing: no request of these stores depends on another object."""
+
+    def fence(self, target: str, *, scope: str | None = None) -> None:
+        """Nothing, as `take_scope`."""
+
     def stat(self, path: str) -> FileInfo | None:
         try:
             return _file_info(self._request("look at the file", path, self._clients.single.head))
@@ -112,24 +122,24 @@ class ObjectStorage:
         except NotFoundError:
             return None
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
         # One request, however large: it is repeated as a whole or not at all.
         try:
             self._request("write", path, lambda key: self._clients.single.put(key, data, use_multipart=False))
         except NotFoundError as error:
             raise self._no_bucket(path) from error
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
         return self._put_conditionally(path, data, mode="create", expected=None) is not None
 
-    def replace(self, path: str, data: bytes, *, version: str) -> str | None:
+    def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
         return self._put_conditionally(path, data, mode=_update_mode(version), expected=version)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, scope: str | None = None) -> None:
         with suppress(NotFoundError):
             self._request("delete", path, self._clients.single.delete)
 
-    def delete_many(self, paths: Iterable[str]) -> None:
+    def delete_many(self, paths: Iterable[str], *, scope: str | None = None) -> None:
         remaining = (checked_path(path) for path in paths)
         while batch := list(islice(remaining, _DELETE_BATCH)):
             try:
@@ -138,7 +148,7 @@ class ObjectStorage:
                 # Some stores stop at the first object that is gone already.
                 self._runtime.threads.map(self.delete, batch, width=_DELETE_WIDTH)
 
-    def delete_tree(self, prefix: str) -> None:
+    def delete_tree(self, prefix: str, *, scope: str | None = None) -> None:
         self.delete_many(info.path for info in self.walk(prefix))
 
     def list_files(self, directory: str) -> list[FileInfo]:
@@ -176,7 +186,7 @@ class ObjectStorage:
 
         return cast(BinaryIO, pa.PythonFile(ObjectInput(fetch, size=size, tail=tail), mode="r"))
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
         location = self._location(path)
         with translated(action="write", location=location):
             _refuse_after_fork()

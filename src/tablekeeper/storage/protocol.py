@@ -17,6 +17,12 @@ may pass by themselves have been retried, with a bound, before they are raised. 
 
 A version says when an object was replaced, not by whom: a store may give equal contents the same version,
 so contents that processes compete for must differ between them.
+
+A **scope** is a right to change things that can be taken away. Whoever works on something that may become another's
+(an attempt at a write, the table lock) opens one and names it in every changing call; whoever takes the work over
+fences it first. From then on a change through it fails with `FencedError`, also one that was under way, such as an
+output that is closed later. Stores for which `has_scopes` is true do this exactly, with nothing in between. Object
+stores have no such step: they pass over scopes, and who works there looks for itself, before and after.
 """
 
 from __future__ import annotations
@@ -86,27 +92,40 @@ class Storage(Protocol):
         """Bytes and version for a later `replace`; None if there is no such object."""
         ...
 
-    def put(self, path: str, data: bytes) -> None:
-        """Publish, replacing what was there."""
+    @property
+    def has_scopes(self) -> bool:
+        """Whether a fenced scope changes nothing any more, exactly; False where scopes are passed over."""
         ...
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+        """Open the scopes `group/name` for each of the names, and fence all others of the group."""
+        ...
+
+    def fence(self, target: str, *, scope: str | None = None) -> None:
+        """Take away the right of the scope `target`, and of all scopes below it. Unknown ones have none anyway."""
+        ...
+
+    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
+        """Publish, replacing what was there. Here and below: through `scope`, `FencedError` if that was fenced."""
+        ...
+
+    def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
         """Publish only if nothing is there; False if something is."""
         ...
 
-    def replace(self, path: str, data: bytes, *, version: str) -> str | None:
+    def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
         """Publish only if the object still has `version`; the new version, or None if it has not."""
         ...
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, scope: str | None = None) -> None:
         """Remove the object. Nothing there is no error."""
         ...
 
-    def delete_many(self, paths: Iterable[str]) -> None:
+    def delete_many(self, paths: Iterable[str], *, scope: str | None = None) -> None:
         """Remove objects, in parallel with bounded concurrency."""
         ...
 
-    def delete_tree(self, prefix: str) -> None:
+    def delete_tree(self, prefix: str, *, scope: str | None = None) -> None:
         """Remove everything below the directory `prefix`, and itself."""
         ...
 
@@ -133,7 +152,7 @@ class Storage(Protocol):
         """A seekable binary stream, in fact a pyarrow `NativeFile`. Close it after use."""
         ...
 
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
         """A binary stream that publishes `path` when left normally and nothing when left by an exception.
 
         It is a pyarrow `NativeFile`, and replaces what was there, as `put` does.

@@ -21,7 +21,7 @@ from typing import TypeVar
 from tablekeeper.errors import StorageError
 from tablekeeper.runtime import Runtime
 
-__all__ = ["Scratch", "remove_file"]
+__all__ = ["Scratch", "remove_file", "remove_sidecar"]
 
 T = TypeVar("T")
 
@@ -42,14 +42,14 @@ class Scratch:
         self._swept = False
 
     @contextmanager
-    def holding(self, data: bytes) -> Iterator[Path]:
-        """An unpublished file with `data`; gone afterwards unless it was published.
+    def holding(self, data: bytes, *, inside: Path | None = None) -> Iterator[Path]:
+        """An unpublished file with `data`; gone afterwards unless it was published. `inside` as for `create`.
 
         The sub-millisecond digits of its time are random: the same bytes written twice within one tick of the
         file system's clock, on a reused inode, are still told apart.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        temporary, descriptor = self.create(lambda path: os.open(path, flags, 0o666))
+        temporary, descriptor = self.create(lambda path: os.open(path, flags, 0o666), inside=inside)
         try:
             try:
                 _write_all(descriptor, data)
@@ -63,8 +63,20 @@ class Scratch:
         finally:
             remove_file(temporary)
 
-    def create(self, opener: Callable[[Path], T]) -> tuple[Path, T]:
-        """A new name in the scratch directory and what `opener` made of it."""
+    def directory(self) -> Path:
+        """The scratch directory, made if it is not there."""
+        if not self._directory.is_dir():
+            self._make_directories(self._directory)
+        return self._directory
+
+    def create(self, opener: Callable[[Path], T], *, inside: Path | None = None) -> tuple[Path, T]:
+        """A new name in the scratch directory and what `opener` made of it.
+
+        With `inside` it lies in that directory, which is not made: somebody may have taken it away on purpose.
+        """
+        if inside is not None:
+            temporary = inside / f"{os.getpid()}-{self._runtime.ids.uuid()}"
+            return temporary, opener(temporary)
         temporary = self._directory / f"{os.getpid()}-{self._runtime.ids.uuid()}"
         opened = self._within(lambda: opener(temporary))
         if not self._swept:
@@ -74,15 +86,13 @@ class Scratch:
 
     def publish(self, temporary: Path, target: Path) -> None:
         """Move the file to `target`, over whatever file is there. The caller holds the lock."""
-        remove_file(_sidecar(target))
-        self._with_parent(target, lambda: temporary.replace(target))
+        self._with_parent(temporary, target, lambda: temporary.replace(target))
         self.sync(target.parent)
 
     def publish_if_absent(self, temporary: Path, target: Path) -> bool:
         """Give the file the name `target` unless that is taken."""
-        remove_file(_sidecar(target))
         try:
-            self._with_parent(target, lambda: target.hardlink_to(temporary))
+            self._with_parent(temporary, target, lambda: target.hardlink_to(temporary))
         except FileExistsError:
             # A network file system may report a link that it made itself and whose answer was lost.
             return temporary.stat().st_nlink > 1
@@ -99,7 +109,7 @@ class Scratch:
 
     def remove(self, target: Path) -> None:
         """Remove `target` and its checksum sidecar, if there; a directory stays."""
-        remove_file(_sidecar(target))
+        remove_sidecar(target)
         # Where nothing is, no scratch directory is made only to hold the lock.
         if os.path.lexists(target):
             with self.shared():
@@ -176,10 +186,15 @@ class Scratch:
             self._make_directories(self._directory)
             return create()
 
-    def _with_parent(self, target: Path, publish: Callable[[], object]) -> None:
+    def _with_parent(self, temporary: Path, target: Path, publish: Callable[[], object]) -> None:
+        # Before its file: Hadoop refuses a file that does not fit its sidecar.
+        if temporary.exists():
+            remove_sidecar(target)
         try:
             publish()
         except FileNotFoundError:
+            if not temporary.exists():
+                raise
             self._make_directories(target.parent)
             publish()
 
@@ -208,8 +223,9 @@ def remove_file(path: Path) -> None:
         path.unlink()
 
 
-def _sidecar(target: Path) -> Path:
-    return target.with_name(f".{target.name}.crc")
+def remove_sidecar(target: Path) -> None:
+    """Remove the checksum that Hadoop keeps beside a file, if it is there."""
+    remove_file(target.with_name(f".{target.name}.crc"))
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

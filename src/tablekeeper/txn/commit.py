@@ -40,6 +40,7 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.timeline.history import load_history
+from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
 from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, next_time, time_after
@@ -68,6 +69,7 @@ class OpenWrite:
     operation: Operation
     at_start: Timeline
     heartbeat: Heartbeat
+    attempt: AttemptId
     kind: WriteKind = WriteKind.INGESTION
     is_cancellable: bool = False
     planned_beside: frozenset[RequestedTime] = frozenset()
@@ -99,8 +101,13 @@ def begin_write(
         requested_at = RequestedTime(time_after(environment, load_newest_time(storage, config)))
         lease.check()
         # The heartbeat comes first: a pending instant without one is taken for dead.
+        attempt = begin_attempt(storage, requested_at, runtime=environment.runtime)
         heartbeat = start_heartbeat(
-            storage, requested_at, settings=environment.heartbeat_settings, runtime=environment.runtime
+            attempt.driver_storage(storage),
+            requested_at,
+            settings=environment.heartbeat_settings,
+            runtime=environment.runtime,
+            owner=attempt.owner,
         )
         requested = Instant(requested_at, action, State.REQUESTED)
         inflight = Instant(requested_at, action, State.INFLIGHT)
@@ -110,6 +117,8 @@ def begin_write(
                 start_inflight(storage, config, requested)
         except BaseException:
             heartbeat.stop()
+            with suppress(StorageError):
+                fence_attempts(storage, requested_at)
             raise
     try:
         # After the write is on the timeline: who begins before this load and is not on it, begins after the write.
@@ -120,9 +129,11 @@ def begin_write(
         with suppress(StorageError):
             remove_instant_files(storage, config, inflight, requested)
         heartbeat.stop()
+        with suppress(StorageError):
+            fence_attempts(storage, requested_at)
         raise
     others = Timeline(tuple(instant for instant in timeline if instant.requested_at != requested_at))
-    return OpenWrite(inflight, operation, others, heartbeat)
+    return OpenWrite(inflight, operation, others, heartbeat, attempt)
 
 
 def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups: Iterable[FileGroupId]) -> None:
@@ -322,5 +333,6 @@ def _discard_markers(environment: TableEnvironment, write: OpenWrite) -> None:
     """The commit has landed: markers that cannot be deleted now are litter, not a failure."""
     try:
         delete_markers(environment.storage, instant=write.inflight.requested_at.value)
+        fence_attempts(environment.storage, write.inflight.requested_at)
     except StorageError as error:
         _LOG.warning("instant %s: its markers were left behind: %s", write.inflight.requested_at, error)

@@ -15,6 +15,8 @@ file system), the time it is compared with is ours. The choices made:
   by the monotonic or by the wall clock, whichever says more, counted from before the renewal began.
   Once that has happened, or somebody removed the file or put another owner into it, the heartbeat is
   over for good: others may be rolling the write back, so that nothing more may be published.
+- A renewal replaces the very file that it looked at, or nothing: a process that slept in the middle of
+  one brings nothing back.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ def start_heartbeat(
     storage: Storage, instant: RequestedTime, *, settings: HeartbeatSettings, runtime: Runtime, owner: str = ""
 ) -> Heartbeat:
     """Write the heartbeat of `instant` and keep renewing it. `owner` is kept in the file, whose contents Java ignores.
+
+    Beside others that may beat for the same instant it must be a text that nobody else has.
 
     Whether somebody else has one for the same instant is the caller's question, to be asked under the table lock.
     """
@@ -114,6 +118,7 @@ class Heartbeat:
         self._mutex = runtime.threads.lock()
         self._over: str | None = None
         self._is_stopped = False
+        self._version: str | None = None
         self._beat_s, self._beat_ms = self._clock.monotonic_s(), self._clock.now_ms()
         storage.put(self._path, self._content)
         # With few tolerable misses the configured interval would leave no room for one renewal that is late.
@@ -138,10 +143,9 @@ class Heartbeat:
         # No mutex from here to the answer: `check` must not wait for a store that hangs.
         started_s, started_ms = self._clock.monotonic_s(), self._clock.now_ms()
         try:
-            # Writing blindly would bring back the heartbeat of a write that has been rolled back, or end another's.
-            is_ours = self._is_in_place()
-            if is_ours:
-                self._storage.put(self._path, self._content)
+            is_ours = self._replace()
+        except FencedError:
+            is_ours = False
         except StorageError as error:
             _LOG.warning("instant %s: the heartbeat failed and will be tried again: %s", self.instant, error)
             return
@@ -162,8 +166,10 @@ class Heartbeat:
         if not has_ended:
             try:
                 # With a name in it the file can be told from that of an executor which took the plan over.
-                if not self._content or self._is_in_place():
+                if not self._content or load_heartbeat_owner(self._storage, self.instant) == self._content.decode():
                     self._storage.delete(self._path)
+            except FencedError:
+                _LOG.debug("instant %s: the heartbeat belongs to whoever ended this attempt", self.instant)
             except StorageError as error:
                 _LOG.warning("instant %s: the heartbeat was left behind and will lapse: %s", self.instant, error)
 
@@ -181,11 +187,19 @@ class Heartbeat:
     ) -> None:
         self.stop()
 
-    def _is_in_place(self) -> bool:
-        """Whether the file is there, with our name in it where we have one."""
-        if not self._content:
-            return self._storage.stat(self._path) is not None
-        return load_heartbeat_owner(self._storage, self.instant) == self._content.decode()
+    def _replace(self) -> bool:
+        """Renew the file if it is still ours. Writing blindly would bring back what was rolled back, or end another's.
+
+        After a refusal it is looked at once more: an earlier renewal may have landed although its answer got lost.
+        """
+        if self._version is not None:
+            self._version = self._storage.replace(self._path, self._content, version=self._version)
+        if self._version is None:
+            current = self._storage.read_versioned(self._path)
+            if current is None or current.data != self._content:
+                return False
+            self._version = self._storage.replace(self._path, self._content, version=current.version)
+        return self._version is not None
 
     def _ended(self) -> str | None:
         if self._is_stopped:

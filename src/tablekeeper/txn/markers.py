@@ -60,9 +60,11 @@ class Marker:
         return join_path(self.partition, self.file_name)
 
 
-def create_marker(storage: Storage, *, instant: str, partition: str, file_name: str, kind: MarkerKind) -> None:
+def create_marker(
+    storage: Storage, *, instant: str, partition: str, file_name: str, kind: MarkerKind, scope: str | None = None
+) -> None:
     """Announce a data file. Call it before the file is created; again for the same file does no harm."""
-    storage.put_if_absent(join_path(_ROOT, instant, partition, f"{file_name}.marker.{kind.value}"), b"")
+    storage.put_if_absent(join_path(_ROOT, instant, partition, f"{file_name}.marker.{kind.value}"), b"", scope=scope)
 
 
 def load_markers(storage: Storage, *, instant: str) -> list[Marker]:

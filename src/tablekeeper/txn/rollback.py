@@ -41,6 +41,7 @@ from tablekeeper.timeline import (
     unpublish_instant,
 )
 from tablekeeper.timeline.history import find_archived
+from tablekeeper.txn.attempts import fence_attempts
 from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
@@ -180,8 +181,9 @@ def rollback_approved(
         current = timeline.find(target)
         if current is None or not approve(timeline, current):
             return None
-        if current.is_pending and current.action in _SERVICES and not keeps_heartbeat:
-            # Before its files are looked for: an executor that is still publishing one takes it back (`CancelWatch`).
+        if current.is_pending and not keeps_heartbeat:
+            # Before its files are looked for: who is still at work on it publishes nothing any more, or takes it back.
+            fence_attempts(environment.storage, target)
             delete_heartbeat(environment.storage, target)
         begun = _begin(environment, lease, timeline, current, also_files=also_files, removes_plan=removes_plan)
         begun = replace(begun, keeps_heartbeat=keeps_heartbeat)
@@ -383,6 +385,7 @@ def _remove_target(
     """
     delete_markers(environment.storage, instant=target.requested_at.value)
     if not keeps_heartbeat:
+        fence_attempts(environment.storage, target.requested_at)
         delete_heartbeat(environment.storage, target.requested_at)
     _remove_states(environment, target, keeps_requested=keeps_plan)
     if target.action in _SERVICES and not keeps_plan:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Collection
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -83,8 +83,9 @@ class BaseFileWriter:
             partition=group.partition,
             file_name=self.name,
             kind=MarkerKind.CREATE if replaces is None else MarkerKind.MERGE,
+            scope=context.scope,
         )
-        self._sink = self._stack.enter_context(context.store.storage.open_output(self._path))
+        self._sink = self._stack.enter_context(context.store.storage.open_output(self._path, scope=context.scope))
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
@@ -129,9 +130,8 @@ class BaseFileWriter:
         updates: int,
         deletes: int,
         previous_commit: str = "null",
-        publishing: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> WrittenFile:
-        """Finish and publish the file; the last step, given its path, runs inside `publishing`."""
+        """Finish and publish the file."""
         self.flush(last=True)
         writer = self._open(self._schema.empty_table(), whole=True)
         footer = encode_footer(
@@ -144,7 +144,7 @@ class BaseFileWriter:
         writer.add_key_value_metadata(footer)
         writer.close()
         size = self.bytes_written
-        with publishing(self._path):
+        with self._context.publishing(self._path):
             self._stack.close()
         stat = WriteStat(
             group=self.group,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -14,6 +17,7 @@ from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionSpec
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage.handle import StorageHandle
+from tablekeeper.txn.attempts import AttemptGuard, AttemptId
 
 __all__ = ["WriteContext", "avro_schema_json", "staging_directory"]
 
@@ -25,7 +29,7 @@ class WriteContext:
 
     `staging` is the write's staging directory. `instant` is empty while rows are staged: the write is put on
     the timeline only once its rows are known to be good. `stats_columns` are the columns whose ranges the
-    metadata table wants for each file.
+    metadata table wants for each file. `guard` is the attempt's, which there is from when the write has begun.
     """
 
     store: StorageHandle
@@ -39,6 +43,7 @@ class WriteContext:
     settings: WriteSettings
     instant: str = ""
     stats_columns: tuple[str, ...] = ()
+    guard: AttemptGuard | None = None
     runtime: Runtime = field(default=SYSTEM_RUNTIME)
 
     @property
@@ -46,9 +51,34 @@ class WriteContext:
         """Columns of base files and of rows in logs."""
         return with_meta_columns(self.schema)
 
+    @property
+    def scope(self) -> str | None:
+        """What the store is told when a task publishes a file."""
+        return None if self.guard is None else self.guard.scope
+
+    def for_attempt(self, attempt: AttemptId, *, is_plan: bool = False) -> Self:
+        """The context of the tasks that write files."""
+        guard = AttemptGuard(self.store, attempt, runtime=self.runtime, is_plan=is_plan)
+        return replace(self, instant=attempt.instant.value, guard=guard)
+
     def write_token(self, task: int) -> str:
-        """A token that no other attempt at this task has: a task may run twice, its files must not collide."""
-        return f"{task}-{self.runtime.ids.number(1 << 31)}-{self.runtime.ids.number(1 << 31)}"
+        """Task, attempt, and a number that no other run of the task has: it may run twice, its files must differ."""
+        attempt = 0 if self.guard is None else self.guard.attempt.number
+        return f"{task}-{attempt}-{self.runtime.ids.number(1 << 31)}"
+
+    def check(self) -> None:
+        """Raise if the attempt is over. Cheap: call it once a row group or so."""
+        if self.guard is not None:
+            self.guard.check()
+
+    @contextmanager
+    def publishing(self, path: str) -> Iterator[None]:
+        """Around the call that makes a file visible: if the attempt is over it raises, or takes the file back."""
+        if self.guard is None:
+            yield
+            return
+        with self.guard.publishing(path):
+            yield
 
 
 def avro_schema_json(schema: pa.Schema, *, table: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tablekeeper.engine.protocol import Engine
+from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.timeline import Timeline
@@ -44,9 +46,11 @@ def finish_write(
     asked under the lock, on the timeline as it is then, and raises if the write has become unwanted.
     """
     stats = tuple(file.stat for file in files)
+    # A task that is still running, a second run or a straggler, publishes nothing from here on.
+    write.attempt.end_tasks(environment.storage)
     if engine.may_repeat_tasks:
-        _delete_files_of_other_attempts(environment, write, stats)
-    _ensure_partitions(environment, context, stats)
+        _delete_files_of_repeated_tasks(environment, write, stats)
+    _ensure_partitions(environment, write, context, stats)
     metadata = CommitMetadata(
         operation=write.operation,
         stats=stats,
@@ -115,24 +119,39 @@ def metadata_rollback(environment: TableEnvironment) -> BeforeRollback:
     return sync_metadata_table
 
 
-def _delete_files_of_other_attempts(
+def _delete_files_of_repeated_tasks(
     environment: TableEnvironment, write: OpenWrite, stats: Sequence[WriteStat]
 ) -> None:
-    """A task that ran twice left a second file. Its marker names it; the results do not."""
+    """A task that ran twice left a second file. Its marker names it; the results do not.
+
+    Only files of the own attempt go: others may be those of an executor that has taken the plan over.
+    """
     kept = {stat.path for stat in stats}
     markers = load_markers(environment.storage, instant=write.inflight.requested_at.value)
-    environment.storage.delete_many(marker.path for marker in markers if marker.path not in kept)
+    losers = [m.path for m in markers if m.path not in kept and write.attempt.wrote(_write_token(m.file_name))]
+    if losers:
+        write.heartbeat.check()
+        write.attempt.driver_storage(environment.storage).delete_many(losers)
 
 
-def _ensure_partitions(environment: TableEnvironment, context: WriteContext, stats: Sequence[WriteStat]) -> None:
+def _write_token(file_name: str) -> str:
+    name = decode_base_name(file_name) or decode_log_name(file_name)
+    return "" if name is None else name.write_token
+
+
+def _ensure_partitions(
+    environment: TableEnvironment, write: OpenWrite, context: WriteContext, stats: Sequence[WriteStat]
+) -> None:
     """Java does not see a partition without its metadata file."""
     partitions = sorted({stat.group.partition for stat in stats})
     if can_nest(context.partition, context.schema):
         refuse_nested_partitions(environment.storage, partitions, runtime=environment.runtime)
 
+    storage = write.attempt.driver_storage(environment.storage)
+
     def ensure(partition: str) -> None:
         depth = partition.count("/") + 1 if partition else 0
         content = encode_partition_metadata(commit_time=context.instant, depth=depth)
-        environment.storage.put_if_absent(join_path(partition, PARTITION_METADATA_NAME), content)
+        storage.put_if_absent(join_path(partition, PARTITION_METADATA_NAME), content)
 
     environment.runtime.threads.map(ensure, partitions)

@@ -52,7 +52,14 @@ def write_log_file(
     """
     storage = context.store.storage
     path = join_path(group.partition, name)
-    create_marker(storage, instant=context.instant, partition=group.partition, file_name=name, kind=MarkerKind.CREATE)
+    create_marker(
+        storage,
+        instant=context.instant,
+        partition=group.partition,
+        file_name=name,
+        kind=MarkerKind.CREATE,
+        scope=context.scope,
+    )
     content = b""
     if rows is not None and rows.num_rows:
         content += encode_data_block(context, rows)
@@ -60,7 +67,8 @@ def write_log_file(
         header = {HeaderKey.INSTANT_TIME: context.instant}
         body = encode_deletes(deletes, partition=group.partition, ordering=None)
         content += encode_block(BlockType.DELETE, header, body)
-    storage.put(path, content)
+    with context.publishing(path):
+        storage.put(path, content, scope=context.scope)
     written = rows.num_rows if rows is not None else 0
     inserts = written if file_slice is None else 0
     deleted = len(deletes) if deletes is not None else 0

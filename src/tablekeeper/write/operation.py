@@ -163,13 +163,13 @@ def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> Write
                 "Give partition paths as `Table.files()` shows them."
             )
         announce_write(request.environment, write, (each.group for each in replaced))
-        context = replace(request.context, instant=write.inflight.requested_at.value)
+        context = request.context.for_attempt(write.attempt)
         return finish(_finish(request, write, context, [], replaced, unseen=UnseenRows(frozenset(partitions))))
 
 
 def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
     with _begun(request) as write:
-        context = replace(request.context, instant=write.inflight.requested_at.value)
+        context = request.context.for_attempt(write.attempt)
         parts = context.settings.bulk_insert_tasks
         if request.is_bulk and context.settings.bulk_insert_sort is SortMode.GLOBAL_SORT:
             columns = [*(field.name for field in context.partition.fields), *context.key.fields]
@@ -207,7 +207,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
     by_partition = _by_partition(staged)
     refuse_too_many_partitions(len(by_partition), request.context)
     with _begun(request, announces=True) as write:
-        context = replace(request.context, instant=write.inflight.requested_at.value)
+        context = request.context.for_attempt(write.attempt)
         # Rows that replace a partition land in new groups: what is there now does not matter to them.
         snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
         if snapshot is not None:

@@ -67,7 +67,7 @@ def begin_taken(
         clean,
         settings=environment.heartbeat_settings,
         runtime=environment.runtime,
-        owner=process_name(),
+        owner=f"{process_name()} {environment.runtime.ids.uuid()}",
     )
     try:
         instant = create()

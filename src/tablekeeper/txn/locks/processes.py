@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["LinuxProcesses", "ProcessId", "Processes"]
+__all__ = ["LinuxProcesses", "ProcessId", "Processes", "process_name"]
 
 _HIDDEN = "hidden"
 
@@ -96,6 +96,12 @@ class LinuxProcesses:
         except (FileNotFoundError, ProcessLookupError):
             return _HIDDEN if _exists(pid) else None
         return None if is_remains else fields[19]
+
+
+def process_name() -> str:
+    """Who this process is, for others to read: host and process id."""
+    me = LinuxProcesses().me()
+    return f"{me.host}:{me.pid}"
 
 
 def _exists(pid: int) -> bool:
