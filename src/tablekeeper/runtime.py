@@ -95,7 +95,7 @@ class Periodic:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s):
+        while not self._stopped.wait(min(self._interval_s, threading.TIMEOUT_MAX)):
             try:
                 self._action()
             except BaseException as error:

@@ -170,14 +170,22 @@ OPTIONS: Mapping[str, OptionKey] = _register(
 """All known options by name."""
 
 
+# A long of Java's; a float beyond it, an infinity or not-a-number is nobody's setting.
+_LARGEST = 2**63 - 1
+
+
 class Options:
     """The options of one table handle: what the caller gave, checked, over the defaults."""
 
     def __init__(self, given: Mapping[str, object] | None = None) -> None:
         self.given: dict[str, str] = {}
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidRequestError(f"options={given!r}: give values by name, {{{INDEX_TYPE!r}: 'BUCKET'}}.")
         for name, value in (given or {}).items():
-            if name not in OPTIONS:
-                raise InvalidRequestError(_unknown(name))
+            if not isinstance(name, str) or name not in OPTIONS:
+                raise InvalidRequestError(_unknown(str(name)))
+            if not isinstance(value, str | bool | int | float):
+                raise InvalidRequestError(f"option {name}: {value!r} is no text, number or boolean.")
             self.given[name] = str(value).lower() if isinstance(value, bool) else str(value)
             self._parse(name, self.given[name])
 
@@ -210,8 +218,9 @@ class Options:
             if kind is bool:
                 if value.lower() not in ("true", "false"):
                     raise ValueError("not true or false")
-            else:
-                kind(value)
+            elif kind is not str and not abs(kind(value)) <= _LARGEST:
+                raise ValueError("out of range")
+            value.encode()
         except ValueError as error:
             raise InvalidRequestError(f"option {name}: {value!r} is not a valid {kind.__name__}") from error
 

@@ -151,9 +151,9 @@ def parse_table_config(properties: Mapping[str, str], *, file: str) -> TableConf
         layout=_integer(properties, "hoodie.timeline.layout.version", default="2" if version >= 8 else "1", file=file),
         key_fields=keys,
         composite_key=len(keys) > 1 or generator == "COMPLEX",
-        partition_fields=_partition_fields(properties, generator),
+        partition_fields=_partition_fields(properties, generator, file=file),
         ordering_fields=ordering,
-        merge_mode=_merge_mode(properties, ordering=ordering),
+        merge_mode=_merge_mode(properties, ordering=ordering, file=file),
         hive_style=_flag(properties, "hoodie.datasource.write.hive_style_partitioning"),
         url_encode=_flag(properties, "hoodie.datasource.write.partitionpath.urlencode"),
         slash_separated_dates=_flag(properties, "hoodie.datasource.write.slash.separated.date.partitioning"),
@@ -213,18 +213,25 @@ def _key_generator(properties: Mapping[str, str]) -> str:
     return known.get(stem, "SIMPLE")
 
 
-def _partition_fields(properties: Mapping[str, str], generator: str) -> tuple[tuple[str, PartitionKind], ...]:
+def _partition_fields(
+    properties: Mapping[str, str], generator: str, *, file: str
+) -> tuple[tuple[str, PartitionKind], ...]:
     names = _fields(properties, "hoodie.table.partition.fields")
     if generator == "CUSTOM":
         pairs = [name.partition(":") for name in names]
+        strange = [kind for _, _, kind in pairs if kind.upper() not in ("", *(each.value for each in PartitionKind))]
+        if strange:
+            raise CorruptTableError(file=file, reason=f"hoodie.table.partition.fields names the kind {strange[0]!r}")
         return tuple((name, PartitionKind(kind.upper() or "SIMPLE")) for name, _, kind in pairs)
     kind = PartitionKind.TIMESTAMP if generator == "TIMESTAMP" else PartitionKind.SIMPLE
     return tuple((name, kind) for name in names)
 
 
-def _merge_mode(properties: Mapping[str, str], *, ordering: tuple[str, ...]) -> MergeMode:
+def _merge_mode(properties: Mapping[str, str], *, ordering: tuple[str, ...], file: str) -> MergeMode:
     named = properties.get("hoodie.record.merge.mode")
     if named:
+        if named.upper() not in {mode.value for mode in MergeMode}:
+            raise CorruptTableError(file=file, reason=f"hoodie.record.merge.mode is {named!r}")
         return MergeMode(named.upper())
     strategy = properties.get("hoodie.record.merge.strategy.id", "")
     payload = properties.get("hoodie.compaction.payload.class", "").rsplit(".", 1)[-1]

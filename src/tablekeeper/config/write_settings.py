@@ -92,7 +92,7 @@ class WriteSettings:
             combine_before_upsert=options.flag("hoodie.combine.before.upsert"),
             combine_before_delete=options.flag("hoodie.combine.before.delete"),
             writes_bloom=options.flag("hoodie.bloom.index.write"),
-            bloom_false_positive_rate=options.number("hoodie.index.bloom.fpp"),
+            bloom_false_positive_rate=_rate(options, "hoodie.index.bloom.fpp"),
             bulk_insert_tasks=options.integer("hoodie.bulkinsert.shuffle.parallelism"),
             bulk_insert_sort=_sort_mode(options),
             gathers_scattered_rows=SORT_MODE not in options.given,
@@ -105,6 +105,13 @@ def _positive(options: Options, name: str) -> int:
     value = options.integer(name)
     if value <= 0:
         raise InvalidRequestError(f"option {name}: {value} is not a positive number")
+    return value
+
+
+def _rate(options: Options, name: str) -> float:
+    value = options.number(name)
+    if not 0 < value < 1:
+        raise InvalidRequestError(f"option {name}: {value} is not a rate between 0 and 1")
     return value
 
 

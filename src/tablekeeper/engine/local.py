@@ -103,7 +103,7 @@ class LocalEngine:
     def _parts(self, source: Frame) -> list[Iterator[pa.RecordBatch]]:
         """Contiguous shares of the rows, one a thread, so that parts keep the order of the input."""
         if isinstance(source, pa.RecordBatchReader):
-            return [iter(source)]
+            return [_drawn(source)]
         table = _as_table(source)
         shares = max(1, min(self.parallelism, table.num_rows // _MIN_ROWS_A_PART))
         size = -(-table.num_rows // shares) or 1
@@ -127,6 +127,19 @@ class _Count:
         with self._mutex:
             self._done += 1
             self._progress(self._label, self._done, self._total)
+
+
+def _drawn(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches; what fails while they are drawn fails in the caller's own rows."""
+    batches = iter(reader)
+    while True:
+        try:
+            batch = next(batches, None)
+        except Exception as error:
+            raise InvalidRequestError(f"the rows could not be drawn: {error}") from error
+        if batch is None:
+            return
+        yield batch
 
 
 def _as_table(source: Frame) -> pa.Table:

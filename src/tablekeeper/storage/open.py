@@ -36,12 +36,21 @@ def open_storage(
     Local stores know `fsync`; those of object stores are listed in `object_store`. The same location and options
     give the same store as long as it is among the last that were opened.
     """
-    merged = dict(options or {})
+    merged = _checked(options)
     if isinstance(location, StorageSpec):
         merged = {**location.options, **merged}
         location = location.uri
     # A forked process must not share connections with its parent, hence the process id.
     return _opened(canonical_uri(location), tuple(sorted(merged.items())), _SameRuntime(runtime), os.getpid())
+
+
+def _checked(options: object) -> dict[str, str]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(part, str) for pair in options.items() for part in pair):
+        # Without the values, among which there may be secrets.
+        raise InvalidRequestError("storage_options: give texts by name, for example {'region': 'eu-west-1'}.")
+    return dict(options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,14 +71,10 @@ def child_prefix(directory: str) -> str:
 
 def canonical_uri(location: str | os.PathLike[str]) -> str:
     """The one spelling of a store's place: `file:///…`, `memory://…`, `s3://…`, `gs://…`, `abfss://…`, `az://…`."""
-    text = os.fspath(location)
-    if not text:
-        raise InvalidRequestError(
-            "The path of the table is empty. Name a directory or a URI such as s3://bucket/table."
-        )
+    text = _text(location)
     found = _SCHEME.match(text)
     if found is None or isinstance(location, os.PathLike):
-        return _file_uri(Path(text).expanduser())
+        return _file_uri(_home_expanded(text))
     scheme, rest = found.group(1).lower(), text[found.end() :]
     if scheme == "file":
         return _file_uri(Path(unquote(_file_rest(text, slashes=len(found.group("slashes")), rest=rest))))
@@ -90,6 +86,34 @@ def canonical_uri(location: str | os.PathLike[str]) -> str:
         known = ", ".join(["file", "memory", *OBJECT_SCHEMES])
         raise InvalidRequestError(f"{text!r}: no store for the scheme {scheme!r}. Known schemes: {known}.")
     return f"{OBJECT_SCHEMES[scheme]}://{_collapsed(text, rest)}"
+
+
+def _text(location: object) -> str:
+    """The path or URI as text that a file system and a store can take."""
+    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text or "%00" in text or not _is_unicode(text):
+        raise InvalidRequestError(f"{location!r} is not a path: give a directory, or a URI such as s3://bucket/table.")
+    if not text.strip():
+        raise InvalidRequestError(
+            "The path of the table is empty. Name a directory or a URI such as s3://bucket/table."
+        )
+    return text
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        # As file names have it: bytes that are not UTF-8 are names too, lone halves of characters are not.
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _home_expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise InvalidRequestError(f"{text!r}: {error}") from error
 
 
 def local_path(uri: str) -> Path:

@@ -29,6 +29,7 @@ from tablekeeper.services.metadata_upkeep import explain_metadata_upkeep, keep_m
 from tablekeeper.services.pending import PlanListing, load_plan_listing
 from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
+from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
 from tablekeeper.table.handle import TableHandle, parse_instant
 from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
@@ -201,6 +202,7 @@ class Maintenance(TableHandle):
 
         Waits up to `wait` for that. An executor that has committed wins, and the result says so.
         """
+        checked_text("reason", reason)
         return cancel_plan(self._load_environment(), parse_instant(plan), reason=reason, wait_s=parse_duration_s(wait))
 
     def plans(self) -> PlanListing:
@@ -383,6 +385,8 @@ class Maintenance(TableHandle):
         return explain_plan(factory.environment, service, flags=PlanFlags(), incremental=factory.is_incremental)
 
     def _factory(self, partitions: str | None, options: Mapping[str, object] | None) -> ServiceFactory:
+        if partitions is not None:
+            checked_text("partitions", partitions)
         merged = self._merged(options)
         environment = load_environment(self._storage, merged, runtime=self._runtime)
         return ServiceFactory(environment, merged, self._load_schema(), partitions)
@@ -415,6 +419,7 @@ class Maintenance(TableHandle):
 
 
 def _flags(cancellable: bool, mutable: bool, cancel_after: str | float | None) -> PlanFlags:
+    checked_flags(cancellable=cancellable, mutable=mutable)
     after_s = None if cancel_after is None else int(parse_duration_s(cancel_after))
     if after_s is not None and not cancellable:
         raise InvalidRequestError("cancel_after is for plans that may be called off: pass cancellable=True too")
@@ -424,6 +429,9 @@ def _flags(cancellable: bool, mutable: bool, cancel_after: str | float | None) -
 def _clustering(
     order_by: str | Sequence[str] | None, strategy: str | None, target_file_size: str | int | None
 ) -> ClusteringRequest:
-    columns = (order_by,) if isinstance(order_by, str) else None if order_by is None else tuple(order_by)
+    named = [order_by] if isinstance(order_by, str) else order_by
+    columns = None if named is None else tuple(checked_names("order_by", named))
+    if strategy is not None:
+        checked_text("strategy", strategy)
     size = None if target_file_size is None else parse_size_bytes(target_file_size)
     return ClusteringRequest(columns, strategy, size)

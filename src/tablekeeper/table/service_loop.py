@@ -20,6 +20,7 @@ from tablekeeper.runtime import Periodic, Runtime
 from tablekeeper.services.partitions import load_completed_plans
 from tablekeeper.services.plans import ServiceKind
 from tablekeeper.services.triggers import Due, clustering_due, compaction_due, log_compaction_due
+from tablekeeper.table.arguments import checked_names
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.results import WriteResult
@@ -32,9 +33,8 @@ _NAMES = ("compaction", "log_compaction", "clustering", "clean", "archive")
 
 def service_names(names: Sequence[str]) -> tuple[str, ...]:
     """The names, checked."""
-    if isinstance(names, str):
-        raise InvalidRequestError(f"{names!r}: give a list of services, [{names!r}]")
-    normal = tuple(name.lower().replace("-", "_").replace(" ", "_") for name in names)
+    given = checked_names("services", names)
+    normal = tuple(name.lower().replace("-", "_").replace(" ", "_") for name in given)
     unknown = [name for name in normal if name not in _NAMES]
     if unknown or not normal:
         raise InvalidRequestError(f"unknown services {', '.join(unknown) or '(none given)'}: use {', '.join(_NAMES)}.")

@@ -38,6 +38,16 @@ from tablekeeper.snapshot.retention import refuse_cleaned_moment
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
+from tablekeeper.table.arguments import (
+    checked_condition,
+    checked_count,
+    checked_extra,
+    checked_flags,
+    checked_names,
+    checked_seconds,
+    checked_text,
+    rows_reported,
+)
 from tablekeeper.table.creation import column_names, refuse_other_table, refuse_unfit_columns
 from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
@@ -100,6 +110,7 @@ class Table(Maintenance):
         or "cow" (copy on write: updates rewrite files). `options` are Hudi's names and are remembered for later
         writers where they are about writing.
         """
+        checked_flags(if_not_exists=if_not_exists)
         chosen = choose_engine(spark=spark, engine=engine, runtime=runtime)
         given = Options(options)
         keys, partitions, order = (
@@ -110,8 +121,8 @@ class Table(Maintenance):
         refuse_unfit_columns(stored, key=keys, partition_by=partitions, ordering=order)
         settings = WriteSettings.from_options(given, key_fields=tuple(keys))
         properties = new_table_properties(
-            name=name,
-            table_type=table_type,
+            name=checked_text("name", name),
+            table_type=checked_text("table_type", table_type),
             keys=keys,
             partitions=partitions,
             ordering=order,
@@ -251,9 +262,10 @@ class Table(Maintenance):
 
     def delete_partitions(self, partitions: Sequence[str]) -> WriteResult:
         """Delete all rows of these partitions, given as partition paths (`city=sf`, or `sf`, as the table has them)."""
-        if isinstance(partitions, str) or not partitions:
+        names = checked_names("partitions", partitions)
+        if not names:
             raise InvalidRequestError("delete_partitions takes a list of partition paths, for example ['city=sf']")
-        return delete_partitions(self.load_write(Operation.DELETE_PARTITION, None), list(partitions))
+        return delete_partitions(self.load_write(Operation.DELETE_PARTITION, None), names)
 
     def write_stream(
         self,
@@ -344,7 +356,7 @@ class Table(Maintenance):
             config,
             load_timeline(self._storage, config),
             runtime=self._runtime,
-            partitions=partitions,
+            partitions=None if partitions is None else checked_names("partitions", partitions),
             as_of=_as_of(as_of, config),
         )
         return FileListing(snapshot.latest)
@@ -363,10 +375,12 @@ class Table(Maintenance):
         `dry_run` says what would be deleted. A pending compaction or clustering goes back to requested, its plan stays.
         A completed write that others came after is refused: roll those back first, or `restore` to a savepoint.
         """
+        checked_flags(dry_run=dry_run)
         return execute_rollback(self._load_environment(), parse_instant(instant), dry_run=dry_run)
 
     def savepoint(self, instant: object = None, *, comment: str = "") -> Savepoint:
         """Protect the files of the newest commit, or of the one given, from cleans, so that `restore` can go back."""
+        checked_text("comment", comment)
         return create_savepoint(
             self._load_environment(), None if instant is None else parse_instant(instant), comment=comment
         )
@@ -381,6 +395,7 @@ class Table(Maintenance):
 
     def restore(self, savepoint: object, *, dry_run: bool = False) -> RestoreResult:
         """Bring the table back to a savepoint: every later commit is rolled back for good. Stop all writers first."""
+        checked_flags(dry_run=dry_run)
         return restore_savepoint(self._load_environment(), parse_instant(savepoint), dry_run=dry_run)
 
     def doctor(self, *, fix: bool = False, safe_age_s: float = 3600.0) -> DoctorReport:
@@ -389,6 +404,8 @@ class Table(Maintenance):
         `fix` mends what is safe to mend; without it `report.repairs` says what that would be. Stray data files are
         deleted only if they are older than `safe_age_s`.
         """
+        checked_flags(fix=fix)
+        checked_seconds("safe_age_s", safe_age_s)
         environment = load_examination(self._storage, self._options, runtime=self._runtime)
         settings = DoctorSettings.from_options(self._options.given, safe_age_s=safe_age_s)
         report = examine_table(environment, settings)
@@ -412,14 +429,17 @@ class Table(Maintenance):
         retries: int,
         inline: Sequence[str] = (),
     ) -> WriteResult:
+        retries, extra = checked_count("retries", retries), checked_extra(extra)
         services = tuple(map(InlineService, service_names(inline))) if inline else inline_services(self._options)
         source = self._engine.incoming(source)
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
-            source = source.read_all()
+            with rows_reported():
+                source = source.read_all()
         while True:
             try:
-                result = self._write_once(operation, source, extra)
+                with rows_reported():
+                    result = self._write_once(operation, source, extra)
                 break
             except ConflictError as error:
                 if retries <= 0:
@@ -444,6 +464,9 @@ class Table(Maintenance):
         meta_columns: bool = False,
     ) -> Query:
         """What `read` would read with these arguments, before any listing: for callers that run tasks themselves."""
+        checked_flags(meta_columns=meta_columns)
+        if mode not in ("snapshot", "read_optimized"):
+            raise InvalidRequestError(f"mode={mode!r}: use 'snapshot' or 'read_optimized'")
         config = self.config
         timeline = load_timeline(self._storage, config)
         moment = _as_of(as_of, config)
@@ -455,18 +478,12 @@ class Table(Maintenance):
             timeline=timeline,
             schema=load_table_schema(self._storage, config, timeline, as_of=moment),
             runtime=self._runtime,
-            columns=_column_names(columns),
-            predicate=_predicate(where),
+            columns=None if columns is None else tuple(checked_names("columns", columns)),
+            predicate=_predicate(checked_condition("where", where)),
             as_of=moment,
             mode=mode,
             with_meta_columns=meta_columns,
         )
-
-
-def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    if isinstance(columns, str):
-        raise InvalidRequestError(f"columns={columns!r}: give a list of names, [{columns!r}]")
-    return None if columns is None else tuple(columns)
 
 
 def _predicate(where: str | Predicate | None) -> Predicate | None:

@@ -91,5 +91,8 @@ def _parse(moment: object, *, zone: str) -> str | int:
 
 def _epoch_ms(moment: dt.datetime, *, zone: str) -> int:
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC) if zone == "UTC" else moment.astimezone()
+        moment = moment.replace(tzinfo=dt.UTC) if zone == "UTC" else moment
+    # A year's distance to both ends of the calendar, so that the moment has a form in every zone.
+    if not dt.MINYEAR + 1 < moment.year < dt.MAXYEAR:
+        raise InvalidRequestError(f"{moment} lies outside of the years that a timeline has")
     return round(moment.timestamp() * 1000)

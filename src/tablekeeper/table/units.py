@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from tablekeeper.errors import InvalidRequestError
@@ -25,13 +26,21 @@ def parse_size_bytes(value: str | int) -> int:
 
 def _parse(value: str | float, units: dict[str, float] | dict[str, int], *, example: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        number, factor = float(value), 1.0
+        number, factor = _float(value), 1.0
     else:
         found = _NUMBER_AND_UNIT.fullmatch(str(value))
         unit = found.group(2).lower().replace("ib", "b") if found is not None else "?"
         if found is None or unit not in units:
             raise InvalidRequestError(f"{value!r} is not understood: give {example}.")
-        number, factor = float(found.group(1)), units[unit]
-    if number < 0:
-        raise InvalidRequestError(f"{value!r} is negative: give {example}.")
+        number, factor = _float(found.group(1)), units[unit]
+    if number < 0 or not math.isfinite(number * factor):
+        raise InvalidRequestError(f"{value!r} is negative or has no end: give {example}.")
     return number * factor
+
+
+def _float(value: str | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        # An integer that no float holds; like the infinities it is refused.
+        return math.inf

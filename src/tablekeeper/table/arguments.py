@@ -1,0 +1,93 @@
+"""Arguments of the public methods, checked before anything is done with them.
+
+A wrong one is an `InvalidRequestError` that names the argument. Flags are taken literally: the text "false" would
+otherwise count as true.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.record.predicate import Predicate
+
+__all__ = [
+    "checked_condition",
+    "checked_count",
+    "checked_extra",
+    "checked_flags",
+    "checked_names",
+    "checked_seconds",
+    "checked_text",
+    "rows_reported",
+]
+
+
+def checked_flags(**flags: object) -> None:
+    """Raise `InvalidRequestError` for a flag that is not True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidRequestError(f"{name}={value!r}: give True or False.")
+
+
+def checked_text(name: str, value: object) -> str:
+    """`value` if it is text that can be stored."""
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{name}={value!r}: give text.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{name}={value!r} is not valid Unicode: {error.reason}.") from error
+    return value
+
+
+def checked_names(name: str, values: object) -> list[str]:
+    """Names of columns, partitions or services, given as a list of texts."""
+    if isinstance(values, str | bytes | Mapping | pa.Table | pa.Schema) or not isinstance(values, Iterable):
+        hint = f"[{values!r}]" if isinstance(values, str) else "for example ['city']"
+        raise InvalidRequestError(f"{name}={values!r}: give a list of names, {hint}.")
+    return [checked_text(name, value) for value in values]
+
+
+def checked_condition(name: str, value: object) -> str | Predicate | None:
+    """A SQL condition, or none."""
+    if value is None or isinstance(value, Predicate):
+        return value
+    return checked_text(name, value)
+
+
+def checked_count(name: str, value: object) -> int:
+    """A whole number from 0 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequestError(f"{name}={value!r}: give a whole number from 0 on.")
+    return value
+
+
+def checked_seconds(name: str, value: object) -> float:
+    """A number of seconds that is not negative and has an end."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InvalidRequestError(f"{name}={value!r}: give a number of seconds from 0 on.")
+    return value
+
+
+def checked_extra(value: object) -> dict[str, str]:
+    """What a caller wants kept with a commit: texts by name."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(f"extra={value!r}: give texts by name, for example {{'job': 'nightly'}}.")
+    return {checked_text("extra", name): checked_text(f"extra[{name!r}]", text) for name, text in value.items()}
+
+
+@contextmanager
+def rows_reported() -> Iterator[None]:
+    """Errors of Arrow about the caller's rows, as ours: a value that is not of its type, text that is not UTF-8."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        text = str(error).split(". Detail:")[0]
+        raise InvalidRequestError(f"the rows cannot be written: {text}. Correct them and write again.") from error
