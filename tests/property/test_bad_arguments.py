@@ -319,3 +319,8 @@ def test_an_odd_value_of_any_option_is_refused_or_works(name: str, value: object
 
     ours_or_none(work)
     builder.forget()
+
+
+@pytest.mark.parametrize("hours", [10**6, 2**64, 10**400])
+def test_more_hours_than_there_were_keep_everything(tables: TableBuilder, hours: int) -> None:
+    assert new_table(tables).clean(keep_hours=hours) is None

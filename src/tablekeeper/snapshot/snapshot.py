@@ -25,7 +25,7 @@ from tablekeeper.snapshot.listing import (
 from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.storage import Storage
-from tablekeeper.timeline import Timeline, load_commit_metadata
+from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import archived_completions
 
 __all__ = ["Pruning", "Snapshot", "load_partitions", "load_replaced", "load_snapshot"]
@@ -102,7 +102,7 @@ def load_snapshot(
         replaced=_replaced_by(replacing),
         archived_completion=archived_completions(storage, config),
     )
-    _refuse_lost_timeline(config, timeline, {**unmarked, **files})
+    _refuse_lost_timeline(storage, config, timeline, {**unmarked, **files})
     _refuse_unmarked(unmarked, rules)
     if as_of is None:
         # What these commits wrote is at hand, so that it costs nothing to compare.
@@ -139,7 +139,9 @@ def _replaced_by(commits: Iterable[tuple[Instant, CommitMetadata]]) -> dict[File
     return replaced
 
 
-def _refuse_lost_timeline(config: TableConfig, timeline: Timeline, files: Mapping[str, Files]) -> None:
+def _refuse_lost_timeline(
+    storage: Storage, config: TableConfig, timeline: Timeline, files: Mapping[str, Files]
+) -> None:
     """Whoever writes is on the timeline before its first file is there: files beside an empty one were committed."""
     if len(timeline):
         return
@@ -147,6 +149,9 @@ def _refuse_lost_timeline(config: TableConfig, timeline: Timeline, files: Mappin
         here = decode_partition_files(partition, found)
         paths = [base.path for base in here.bases] + [log.path for log in here.logs]
         if paths:
+            if len(load_timeline(storage, config)):
+                # The first write began after the timeline was loaded: ours, or that of somebody else.
+                return
             reason = f"no instant is there, although the table has data files, such as {paths[0]}"
             raise CorruptTableError(file=config.timeline_directory, reason=reason)
 

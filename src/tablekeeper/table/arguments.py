@@ -49,7 +49,7 @@ def checked_names(name: str, values: object) -> list[str]:
     """Names of columns, partitions or services, given as a list of texts."""
     if isinstance(values, str | bytes | Mapping | pa.Table | pa.Schema) or not isinstance(values, Iterable):
         hint = f"[{values!r}]" if isinstance(values, str) else "for example ['city']"
-        raise InvalidRequestError(f"{name}={values!r}: give a list of names, {hint}.")
+        raise InvalidRequestError(f"{name}={values!r}: takes a list of names, {hint}.")
     return [checked_text(name, value) for value in values]
 
 

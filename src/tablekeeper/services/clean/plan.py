@@ -262,7 +262,7 @@ def plan_retained(
             before = [i for i in completed if i.requested_at < pending.requested_at]
             earliest = before[-1] if before else None
     elif settings.policy is CleanPolicy.HOURS:
-        oldest = RequestedTime(format_time(now_ms - settings.hours * _HOUR_MS, zone=zone))
+        oldest = RequestedTime(format_time(max(0, now_ms - settings.hours * _HOUR_MS), zone=zone))
         earliest = next((i for i in completed if i.requested_at >= oldest), None)
     if earliest is None or settings.most_commits is None or previous is None:
         return earliest
