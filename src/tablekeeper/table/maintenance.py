@@ -20,6 +20,7 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
+from tablekeeper.model import RequestedTime
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
@@ -272,7 +273,13 @@ class Maintenance(TableHandle):
 
         `names` are of "compaction", "log_compaction", "clustering", "clean" and "archive".
         """
-        return ServiceLoop(self.run_due, service_names(names), every_s=parse_duration_s(every), runtime=self._runtime)
+        return ServiceLoop(
+            self.run_due,
+            service_names(names),
+            every_s=parse_duration_s(every),
+            runtime=self._runtime,
+            remove_failed_plans=self._remove_failed_plans,
+        )
 
     def run_due(self, name: str) -> list[Any]:
         """Run one of the `services` if its triggers say that it is due, and plans that wait. Returns what was done."""
@@ -324,6 +331,9 @@ class Maintenance(TableHandle):
                     raise
                 _LOG.info("%s was not carried out: %s", instant, error)
         return done
+
+    def _remove_failed_plans(self) -> tuple[RequestedTime, ...]:
+        return remove_failed_plans(self._load_environment(), LifecycleSettings.from_options(self._options.given))
 
     def _keep_metadata_table(
         self, environment: TableEnvironment, options: Mapping[str, object] | None

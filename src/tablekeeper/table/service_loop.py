@@ -106,7 +106,8 @@ def run_inline(
 class ServiceLoop:
     """Runs services every `every_s` seconds while its `with` block runs. `results` and `failures` tell of them.
 
-    `run_due` runs one service, by name, if it is due.
+    `run_due` runs one service, by name, if it is due. `remove_failed_plans` begins every round: plans that were
+    cancelled, or that nobody will execute, must not wait for a clean, which may not be among the services.
     """
 
     def __init__(
@@ -116,17 +117,24 @@ class ServiceLoop:
         *,
         every_s: float,
         runtime: Runtime,
+        remove_failed_plans: Callable[[], object] = lambda: None,
     ) -> None:
         self._run_due = run_due
         self._names = names
         self._every_s = every_s
         self._runtime = runtime
+        self._remove_failed_plans = remove_failed_plans
         self._periodic: Periodic | None = None
         self.results: list[Any] = []
         self.failures: list[TablekeeperError] = []
 
     def run_once(self) -> None:
-        """One round: each service, if it is due."""
+        """One round: plans that are to go, then each service, if it is due."""
+        try:
+            self._remove_failed_plans()
+        except TablekeeperError as error:
+            _LOG.warning("removing failed plans failed and will be tried again: %s", error)
+            self.failures.append(error)
         for name in self._names:
             try:
                 self.results += self._run_due(name)

@@ -19,6 +19,7 @@ __all__ = [
     "delete_cancel_request",
     "load_cancel_request",
     "load_cancel_requests",
+    "load_cancelled_instants",
     "save_cancel_request",
 ]
 
@@ -52,10 +53,14 @@ def load_cancel_request(storage: Storage, instant: RequestedTime) -> CancelReque
 
 def load_cancel_requests(storage: Storage) -> list[CancelRequest]:
     """All requests that have not been carried out, by instant."""
-    names = sorted(info.name for info in storage.list_files(_DIRECTORY))
-    instants = [RequestedTime(name) for name in names if name.isascii() and name.isdigit()]
-    found = [load_cancel_request(storage, instant) for instant in instants]
+    found = [load_cancel_request(storage, instant) for instant in sorted(load_cancelled_instants(storage))]
     return [request for request in found if request is not None]
+
+
+def load_cancelled_instants(storage: Storage) -> frozenset[RequestedTime]:
+    """The plans for which there is a request: one listing."""
+    names = [info.name for info in storage.list_files(_DIRECTORY)]
+    return frozenset(RequestedTime(name) for name in names if name.isascii() and name.isdigit())
 
 
 def delete_cancel_request(storage: Storage, instant: RequestedTime) -> None:

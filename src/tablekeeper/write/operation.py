@@ -21,6 +21,7 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
 from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.history import archived_completions
+from tablekeeper.txn.cancelled_plans import remove_cancelled_plans
 from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
 from tablekeeper.txn.conflict import WriteKind, pending_kind
@@ -288,6 +289,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         withdraw_idle_rollbacks(environment, write.at_start)
         for dead in failed_writes(environment, write.at_start):
             rollback_instant(environment, dead, before_publish=before_rollback)
+        remove_cancelled_plans(environment, write.at_start, before_publish=before_rollback)
         refuse_changed_schema(environment, request.known_schema, write)
         yield write
     except BaseException as error:

@@ -1,0 +1,54 @@
+"""Plans that somebody asked to cancel and that nobody executes leave the timeline: with the next writer, too.
+
+Whoever asks waits only so long for a running executor, and that may die before it sees the request. A clean and the
+service loop remove what is left. A writer does so where plans wait: one listing tells it whether there is a request at
+all, and where no plan waits it asks nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.model import Action, Instant, RequestedTime
+from tablekeeper.timeline import Timeline
+from tablekeeper.txn.cancel_requests import load_cancel_request, load_cancelled_instants
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import load_heartbeats
+from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
+
+__all__ = ["remove_cancelled_plans"]
+
+_LOG = logging.getLogger(__name__)
+_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
+
+
+def remove_cancelled_plans(
+    environment: TableEnvironment, timeline: Timeline, *, before_publish: BeforeRollback
+) -> tuple[RequestedTime, ...]:
+    """Remove the plans of `timeline` that are to be cancelled and that no executor holds; which they were.
+
+    What fails is logged and left to the next one: the caller has other work to do.
+    """
+    pending = [i.requested_at for i in timeline.pending if i.action in _SERVICES]
+    if not pending:
+        return ()
+    wanted = load_cancelled_instants(environment.storage).intersection(pending)
+    return tuple(plan for plan in sorted(wanted) if _remove(environment, plan, before_publish))
+
+
+def _remove(environment: TableEnvironment, plan: RequestedTime, before_publish: BeforeRollback) -> bool:
+    def may_go(_: Timeline, current: Instant) -> bool:
+        if current.is_completed or load_cancel_request(environment.storage, plan) is None:
+            return False
+        heartbeats = load_heartbeats(
+            environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+        )
+        return not heartbeats.is_active(plan)
+
+    try:
+        removed = rollback_approved(environment, plan, approve=may_go, before_publish=before_publish, removes_plan=True)
+    except TablekeeperError as error:
+        _LOG.warning("cancelled plan %s could not be removed and is left to the next clean: %s", plan, error)
+        return False
+    return removed is not None
