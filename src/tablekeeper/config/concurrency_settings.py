@@ -39,6 +39,8 @@ _COMMITS = _PREFIX + "early.conflict.check.commit.conflict"
 _ASYNC_DELAY = _PREFIX + "async.conflict.detector.initial_delay_ms"
 _ASYNC_PERIOD = _PREFIX + "async.conflict.detector.period_ms"
 
+_ANNOUNCEMENT = "tablekeeper.planning.announcement.wait.ms"
+
 _UNLOCKED = "SimpleDirectMarkerBasedDetectionStrategy"
 _LOCKED = "SimpleTransactionDirectMarkerBasedDetectionStrategy"
 # What Java uses with markers that its timeline server keeps: the same look at markers, by another process.
@@ -85,6 +87,12 @@ CONCURRENCY_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     (_COMMITS, "false", bool, "Early detection also looks at what was committed since this write began."),
     (_ASYNC_DELAY, "0", int, "Accepted for Java's sake; markers are looked at before the tasks of a write start."),
     (_ASYNC_PERIOD, "30000", int, "Accepted for Java's sake; see the key above."),
+    (
+        _ANNOUNCEMENT,
+        "60000",
+        int,
+        "How long the scheduling of a plan waits for a running Java writer to say which file groups it touches.",
+    ),
 )
 """Known options as (name, default, type, meaning)."""
 
@@ -105,8 +113,11 @@ class ConcurrencySettings:
     mode: ConcurrencyMode = ConcurrencyMode.OPTIMISTIC
     failed_writes: FailedWrites = FailedWrites.LAZY
     early: EarlyDetection = field(default_factory=EarlyDetection)
+    announcement_wait_ms: int = 60_000
 
     def __post_init__(self) -> None:
+        if self.announcement_wait_ms < 0:
+            raise InvalidRequestError(f"{_ANNOUNCEMENT}: {self.announcement_wait_ms} is negative. Give 0 or more.")
         if self.failed_writes is FailedWrites.EAGER and self.mode is not ConcurrencyMode.SINGLE_WRITER:
             raise InvalidRequestError(
                 f"{_FAILED}=EAGER rolls back writes that are still running, so that it needs {_MODE}=SINGLE_WRITER; "
@@ -130,6 +141,7 @@ class ConcurrencySettings:
                 is_locked=_is_locked(options.get(_STRATEGY) or _UNLOCKED),
                 checks_commits=_flag(options, _COMMITS),
             ),
+            announcement_wait_ms=int(options.get(_ANNOUNCEMENT, "60000")),
         )
 
     @property

@@ -6,6 +6,9 @@ because a commit that completed before the plan's requested time belongs to the 
 whose files changed in any other way is dropped. Partitions that the news touched are recorded as missing: the window of
 the next plan begins at this plan's requested time, and would not see them. Where commits have left the timeline, by a
 rollback or into the archive, the news cannot be told, and the plan is made anew.
+
+Beside a writer of another program that has not said yet what it touches no plan is put on the timeline (see
+`foreign_writes.py`): it is waited for, within bounds.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, Operation, RequestedTime, WriteStat
+from tablekeeper.services.foreign_writes import ForeignWrites, await_announcements, load_foreign_writes
 from tablekeeper.services.partitions import PlanningWindow, choose_partitions, load_planning_window, pending_record
 from tablekeeper.services.plans import Draft, LeftOut, Plan, PlanFlags, Service, ServiceKind, Work
 from tablekeeper.snapshot.slices import decode_partition_files
@@ -95,28 +99,38 @@ def schedule_plan(
 ) -> ScheduledPlan | None:
     """Put a plan on the timeline; None if there is nothing to do."""
     flags = replace(flags, scheduled_by=flags.scheduled_by or process_name())
-    for _ in range(_ROUNDS):
+    until_s = environment.runtime.clock.monotonic_s() + environment.concurrency.announcement_wait_ms / 1000
+    rounds_left = _ROUNDS
+    while rounds_left:
         drafted = plan_draft(environment, service, flags=flags, incremental=incremental)
         if not drafted.draft.work:
             return None
         withdraw_idle_rollbacks(environment, drafted.timeline)
         published = _publish(environment, service, drafted, flags)
-        if published is not None:
+        if isinstance(published, ScheduledPlan):
             return published
+        if published is None:
+            rounds_left -= 1
+        else:
+            await_announcements(environment, published.silent, until_s=until_s)
     return None
 
 
 def _publish(
     environment: TableEnvironment, service: Service, drafted: Drafted, flags: PlanFlags
-) -> ScheduledPlan | None:
-    """The plan on the timeline; None if the news left nothing of it."""
+) -> ScheduledPlan | ForeignWrites | None:
+    """The plan on the timeline; None if the news left nothing of it, or the writers that have to be waited for."""
     with environment.locked() as lease:
         timeline = load_timeline(environment.storage, environment.config)
         requested_at = RequestedTime(next_time(environment, timeline))
         refuse_during_restore(environment, timeline, requested_at)
         if timeline.has_lost(drafted.timeline):
             return None
+        foreign = load_foreign_writes(environment, timeline)
+        if foreign.silent:
+            return foreign
         draft = _with_news(environment, service, drafted, timeline, with_cancellable=flags.cancellable)
+        draft = _without(draft, foreign.announced, reason="announced by a running writer of another program")
         if not draft.work:
             return None
         plan = Plan(work=draft.work, flags=flags, missing=draft.missing, extra=pending_record(timeline))

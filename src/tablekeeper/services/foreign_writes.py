@@ -1,0 +1,83 @@
+"""Writers of others, Java's above all, beside whom a plan is scheduled.
+
+A Java writer takes its instant time first, puts it on the timeline, and loads the timeline later. A plan of ours that
+is scheduled and completed in between has a later time than the writer, who finds the new base files nevertheless, and
+may put rows into a small one of them. The file that it writes so has the older time, lies below ours, and its rows are
+never seen. Where the writer loaded before, it may rewrite a base file that the plan merges, with the same end.
+
+So a plan is put on the timeline only when every such writer has said what it touches: it says so when it goes inflight,
+and has loaded its timeline by then. File groups that it named are left out, and come back as missing partitions.
+
+Our own writers need no waiting: they look at their commit whether somebody overtook them. They are told by the text in
+their heartbeats; Java leaves its own empty. A writer without an active heartbeat is dead, or alone on the table.
+"""
+
+from __future__ import annotations
+
+from tablekeeper.errors import ConflictError
+from tablekeeper.model import FileGroupId, Instant, State
+from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.txn.candidates import load_touched
+from tablekeeper.txn.conflict import WriteKind, pending_kind
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import load_heartbeat_owner, load_heartbeats
+
+__all__ = ["ForeignWrites", "await_announcements", "load_foreign_writes"]
+
+_PAUSE_S = 0.2
+
+
+class ForeignWrites:
+    """The pending writes of others: `silent` ones have not said what they touch, `announced` groups are theirs."""
+
+    def __init__(self, silent: tuple[Instant, ...] = (), announced: frozenset[FileGroupId] = frozenset()) -> None:
+        self.silent = silent
+        self.announced = announced
+
+
+def load_foreign_writes(environment: TableEnvironment, timeline: Timeline) -> ForeignWrites:
+    """Those of the timeline that an active heartbeat shows to be another program's. No I/O where nothing is pending."""
+    pending = [i for i in timeline.pending if pending_kind(i) is WriteKind.INGESTION]
+    if not pending:
+        return ForeignWrites()
+    heartbeats = load_heartbeats(
+        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
+    )
+    foreign = [
+        i
+        for i in pending
+        if heartbeats.is_active(i.requested_at) and load_heartbeat_owner(environment.storage, i.requested_at) == ""
+    ]
+    announced = (load_touched(environment, i).file_groups for i in foreign if i.state is State.INFLIGHT)
+    return ForeignWrites(
+        silent=tuple(i for i in foreign if i.state is State.REQUESTED),
+        announced=frozenset(group for groups in announced for group in groups),
+    )
+
+
+def await_announcements(environment: TableEnvironment, silent: tuple[Instant, ...], *, until_s: float) -> None:
+    """Wait, without the lock, until these have said what they touch, have ended, or are found dead.
+
+    `ConflictError` if that is not so by `until_s` on the monotonic clock.
+    """
+    clock = environment.runtime.clock
+    waiting = {i.requested_at for i in silent}
+    while True:
+        timeline = load_timeline(environment.storage, environment.config)
+        left = [i for i in load_foreign_writes(environment, timeline).silent if i.requested_at in waiting]
+        if not left:
+            return
+        if clock.monotonic_s() >= until_s:
+            raise _too_long(environment, left[0])
+        clock.sleep(_PAUSE_S)
+
+
+def _too_long(environment: TableEnvironment, writer: Instant) -> ConflictError:
+    return ConflictError(
+        f"table {environment.config.name}: another program is at work on {writer} and has not said yet which file "
+        "groups it touches. A plan beside it could hide its rows, so that none was made. Schedule it later, or wait "
+        "longer (tablekeeper.planning.announcement.wait.ms).",
+        instant="",
+        beaten_by=writer.requested_at.value,
+        file_groups=(),
+    )
