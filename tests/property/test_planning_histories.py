@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings
+from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, PartitionFilter
 from tablekeeper.format.plans import (
     CompactionPlan,
     decode_compaction_plan,
@@ -32,10 +32,18 @@ from tests.support.planning_world import MB, PlanningWorld, group
 __all__: list[str] = []
 
 PARTITIONS = tuple(f"city={name}" for name in ("la", "nyc", "par", "rio", "sf"))
+DAYS = tuple(f"city=2025-12-{day}" for day in ("27", "28", "29", "30", "31"))
+RANKING_STRATEGIES = (
+    "DayBasedCompactionStrategy",
+    "DayBasedCompactionStrategy,LogFileSizeBasedCompactionStrategy",
+    "BoundedPartitionAwareCompactionStrategy",
+    "UnBoundedPartitionAwareCompactionStrategy",
+)
 GROUPS = 3
 EVENTS = 22
 HISTORIES_A_TEST = 50
 HISTORIES_A_SERVICE = 400
+RANKED_HISTORIES = 100
 
 Complete = Callable[..., Instant]
 
@@ -46,6 +54,7 @@ class History:
 
     seed: int
     kind: ServiceKind
+    partitions: tuple[str, ...] = PARTITIONS
     world: PlanningWorld = field(default_factory=PlanningWorld)
     writes: dict[RequestedTime, tuple[Complete, frozenset[FileGroupId]]] = field(default_factory=dict)
     plans: list[RequestedTime] = field(default_factory=list)
@@ -96,7 +105,7 @@ class History:
         choose = self.random
         only: Callable[[str], bool] | None = None
         if not plain and choose.random() < 0.2:
-            wanted = choose.sample(PARTITIONS, 2)
+            wanted = choose.sample(self.partitions, 2)
             only = wanted.__contains__
         if not plain and choose.random() < 0.1:
             self.regex = choose.choice((None, ".*[ao]$", "city=[l-r].*"))
@@ -267,7 +276,7 @@ class History:
 
     def _all_groups(self) -> set[FileGroupId]:
         """Groups that a writer may write to: those that were not clustered away, and those that are still to come."""
-        made = {group(partition, number) for partition in PARTITIONS for number in range(GROUPS)}
+        made = {group(partition, number) for partition in self.partitions for number in range(GROUPS)}
         replaced = [self.world.touched(i) for i in self.world.timeline.completed if i.action is Action.REPLACE_COMMIT]
         return made - {each for groups in replaced for each in groups}
 
@@ -284,13 +293,53 @@ class History:
             self._end(self.plans, self.kind, carry_out=self.random.random() < 0.5)
             self._end(self.other_plans, self.other_kind, carry_out=self.random.random() < 0.5)
         self.regex = None
-        for _ in range(len(PARTITIONS) * GROUPS + 2):
+        for _ in range(len(self.partitions) * GROUPS + 2):
             plan = self.world.schedule(self.service(plain=True))
             if plan is None:
                 break
             self.world.execute(plan.instant, self.kind, mb=900)
         left = self.world.draft(self.service(plain=True), incremental=False).draft.work
         assert not left, self.story("work was lost")
+
+
+@dataclass
+class RankedHistory(History):
+    """A history of partitions by day, with one strategy or filter that compares partitions, or looks at the day."""
+
+    partitions: tuple[str, ...] = DAYS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.most = self.random.randint(1, 3)
+        self.strategy = self.random.choice(RANKING_STRATEGIES)
+        self.filter = self.random.choice(list(PartitionFilter))
+
+    def service(self, *, plain: bool = False) -> Service:
+        choose = self.random
+        only: Callable[[str], bool] | None = None
+        if not plain and choose.random() < 0.2:
+            only = choose.sample(self.partitions, 2).__contains__
+        if not plain and choose.random() < 0.2:
+            # Another hour, and so the turn of other partitions.
+            self.world.clock.advance(choose.choice((600, 1_800)))
+        if self.kind is ServiceKind.CLUSTERING:
+            settings = ClusteringSettings(
+                partition_filter=self.filter,
+                skip_latest_partitions=self.most - 1,
+                lookback_partitions=self.most,
+                begin_partition=DAYS[1],
+                end_partition=DAYS[3],
+                small_file_bytes=300 * MB,
+                max_group_bytes=4 * MB,
+                max_groups=30 if plain else choose.choice((1, 3, 30)),
+            )
+            return self.world.clustering(settings, only=only)
+        settings_of_compaction = CompactionSettings(
+            strategy=self.strategy,
+            day_partitions=self.most,
+            target_io_mb=512_000 if plain else choose.choice((5, 200, 512_000)),
+        )
+        return self.world.compaction(settings_of_compaction, only=only)
 
 
 EVENT_WEIGHTS = {
@@ -321,3 +370,12 @@ def as_set(work: tuple[Work, ...]) -> set[tuple[object, ...]]:
 def test_incremental_plans_and_their_successors_cover_what_full_planning_covers(first: int, kind: ServiceKind) -> None:
     for seed in range(first, first + HISTORIES_A_TEST):
         History(seed, kind).run()
+
+
+@pytest.mark.parametrize("kind", [ServiceKind.COMPACTION, ServiceKind.CLUSTERING], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("first", range(0, RANKED_HISTORIES, HISTORIES_A_TEST))
+def test_filters_that_rank_partitions_choose_the_same_in_incremental_and_in_full_planning(
+    first: int, kind: ServiceKind
+) -> None:
+    for seed in range(first, first + HISTORIES_A_TEST):
+        RankedHistory(seed, kind).run()

@@ -128,7 +128,8 @@ def choose_partitions(
     if window.is_full or not window.partitions or not service.ranks_partitions:
         return service.choose_partitions(window.partitions)
     listed = load_partitions(environment.storage, environment.config, timeline, runtime=environment.runtime)
-    choice = service.choose_partitions(tuple(sorted({*listed, *window.partitions})))
+    # Partitions of the window that are gone have no rank: a full listing would not have them either.
+    choice = service.choose_partitions(tuple(sorted(listed)))
     inside = frozenset(window.partitions)
     return PartitionChoice(
         tuple(each for each in choice.chosen if each in inside),
