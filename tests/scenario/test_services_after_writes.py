@@ -86,11 +86,11 @@ def test_a_loop_of_services_survives_a_failing_round_and_tells_of_it(make: Calla
     content = world.storage.read(properties)
     world.storage.delete(properties)
     loop.run_once()
-    assert len(loop.failures) == 2
+    assert len(loop.failures) == 3
     assert loop.results == []
     world.storage.put(properties, content)
     loop.run_once()
-    assert len(loop.failures) == 2
+    assert len(loop.failures) == 3
     assert [each.service for each in loop.results] == ["compaction"]
     loop.run_once()
     assert len(loop.results) == 1
