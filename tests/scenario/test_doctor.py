@@ -174,7 +174,10 @@ def test_a_rollback_whose_target_is_gone_as_java_leaves_it_is_finished(world: Wo
 
 
 def test_files_that_no_write_owns_are_deleted_once_they_are_old(world: World) -> None:
-    instant = RequestedTime(f"{int(world.timeline.newest_time) + 1}")
+    world.clock.advance(10)
+    instant = world.crash(SECOND)
+    world.clock.advance(LAPSED_S)
+    world.table.rollback(instant)
     stray = f"sf/aaaa-0_0-0-0_{instant}.parquet"
     log = f"sf/.bbbb-0_{instant}.log.1_0-0-0"
     world.storage.put(stray, b"rows of nobody")

@@ -55,7 +55,8 @@ def test_a_file_that_was_cut_off_is_named(world: World, *, is_log: bool) -> None
     path = _file(world, is_log=is_log)
     world.storage.put(path, world.storage.read(path)[:-10])
     report = world.table.doctor(fix=True)
-    assert [(finding.kind, finding.paths) for finding in report.findings] == [("cut-files", (path,))]
+    kinds = ["cut-files", "damaged-log"] if is_log else ["cut-files"]
+    assert [(finding.kind, finding.paths) for finding in report.findings] == [(kind, (path,)) for kind in kinds]
     assert path in world.data_files()
 
 

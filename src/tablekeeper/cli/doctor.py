@@ -33,6 +33,10 @@ def doctor(
     path: TablePath,
     *,
     fix: Annotated[bool, typer.Option("--fix", help="Mend what is safe to mend, after saying what that is.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --fix: also delete more data files than a few, or a tenth of the table.")
+    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read all base files too, and compare their checksums.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     storage_option: StorageOption = None,
@@ -41,14 +45,14 @@ def doctor(
 ) -> None:
     """Look a table over: dead writes and plans, stray files, a stale metadata table, locks that do not protect."""
     table = open_table(path, storage_option, option)
-    report = table.doctor()
+    report = table.doctor(deep=deep)
     if not as_json:
         _show(report)
     if fix and report.repairs:
         if not as_json:
             _show_repairs(report, "would be mended" if dry_run else "to be mended")
         if not dry_run:
-            report = table.doctor(fix=True)
+            report = table.doctor(fix=True, yes=yes, deep=deep)
             if not as_json:
                 _show_outcome(report)
     elif report.repairs and not as_json:
@@ -124,6 +128,8 @@ def _show_repairs(report: DoctorReport, title: str) -> None:
     _print(f"{_count(len(report.repairs), 'thing')} {title}:")
     for repair in report.repairs:
         _print(f"  {repair}")
+        for path in repair.paths if repair.deletes_data else ():
+            _print(f"    {path}", style="dim")
 
 
 def _show_outcome(report: DoctorReport) -> None:

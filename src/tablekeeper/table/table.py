@@ -398,16 +398,19 @@ class Table(Maintenance):
         checked_flags(dry_run=dry_run)
         return restore_savepoint(self._load_environment(), parse_instant(savepoint), dry_run=dry_run)
 
-    def doctor(self, *, fix: bool = False, safe_age_s: float = 3600.0) -> DoctorReport:
+    def doctor(
+        self, *, fix: bool = False, yes: bool = False, deep: bool = False, safe_age_s: float = 3600.0
+    ) -> DoctorReport:
         """Look the table over: dead writes and plans, stray files, a stale metadata table, locks that do not protect.
 
         `fix` mends what is safe to mend; without it `report.repairs` says what that would be. Stray data files are
-        deleted only if they are older than `safe_age_s`.
+        deleted only if they are older than `safe_age_s`, and more than a few of them, or a tenth of the table, only
+        with `yes`. `deep` also reads every base file that readers see, with the checksums of its pages.
         """
         checked_flags(fix=fix)
         checked_seconds("safe_age_s", safe_age_s)
         environment = load_examination(self._storage, self._options, runtime=self._runtime)
-        settings = DoctorSettings.from_options(self._options.given, safe_age_s=safe_age_s)
+        settings = DoctorSettings.from_options(self._options.given, safe_age_s=safe_age_s, deletes_many=yes, deep=deep)
         report = examine_table(environment, settings)
         if not fix or not report.repairs:
             return report

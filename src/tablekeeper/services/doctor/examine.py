@@ -13,6 +13,8 @@ from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime
+from tablekeeper.services.doctor.content_checks import check_base_files, check_log_files, check_partition_metadata
+from tablekeeper.services.doctor.explained import check_timeline_is_there, without_unsafe_repairs
 from tablekeeper.services.doctor.file_checks import check_data_files, check_leftovers, check_metadata_table
 from tablekeeper.services.doctor.growth_checks import check_metadata_growth, check_old_versions, check_timeline_length
 from tablekeeper.services.doctor.plan_checks import check_cancel_requests, check_cleans, check_plans
@@ -26,13 +28,17 @@ from tablekeeper.services.doctor.timeline_checks import (
     check_oddities,
     check_pending,
 )
-from tablekeeper.services.doctor.view import DoctorSettings, TableView, load_view
+from tablekeeper.services.doctor.view import DoctorSettings, TableView, load_data_files, load_view
 from tablekeeper.storage import Storage
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.choose import choose_lock
 from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["examine_table", "load_examination", "mend_table"]
+
+_SMALL_SHARE = 0.1
+_FEW_FILES = 10
+_FEW_BYTES = 64 << 20
 
 _CHECKS: tuple[Callable[[TableView], Iterable[Finding]], ...] = (
     check_pending,
@@ -42,8 +48,12 @@ _CHECKS: tuple[Callable[[TableView], Iterable[Finding]], ...] = (
     check_lock,
     check_heartbeats,
     check_markers,
+    check_timeline_is_there,
     check_data_files,
     check_presence,
+    check_partition_metadata,
+    check_log_files,
+    check_base_files,
     check_metadata_table,
     check_metadata_growth,
     check_leftovers,
@@ -70,7 +80,8 @@ def load_examination(storage: Storage, options: Options, *, runtime: Runtime) ->
 
 def examine_table(environment: TableEnvironment, settings: DoctorSettings) -> DoctorReport:
     """What is wrong with the table, the worst first. Changes nothing."""
-    findings = list(_examine(load_view(environment, settings)))
+    view = load_view(environment, settings)
+    findings = list(without_unsafe_repairs(view, _examine(view)))
     findings.sort(key=lambda finding: finding.severity.rank)
     return DoctorReport(environment.storage.spec.uri, tuple(findings))
 
@@ -79,7 +90,11 @@ def mend_table(environment: TableEnvironment, report: DoctorReport, settings: Do
     """Carry out the repairs of `report`, and look the table over again."""
     mended: list[Repair] = []
     failed: list[tuple[Repair, str]] = []
+    refusal = None if settings.deletes_many else _too_much(environment, report)
     for repair in report.repairs:
+        if refusal is not None and repair.deletes_data:
+            failed.append((repair, refusal))
+            continue
         try:
             mend(environment, repair, settings)
         except TablekeeperError as error:
@@ -89,6 +104,22 @@ def mend_table(environment: TableEnvironment, report: DoctorReport, settings: Do
     now = replace(environment, config=load_table_config(environment.storage))
     left = examine_table(now, settings)
     return DoctorReport(left.path, left.findings, tuple(mended), tuple(failed))
+
+
+def _too_much(environment: TableEnvironment, report: DoctorReport) -> str | None:
+    """Why the data files of the report are not deleted unasked: they are neither few nor a small share of the table."""
+    doomed = {path for repair in report.repairs if repair.deletes_data for path in repair.paths}
+    files = list(load_data_files(environment.storage))
+    size = sum(file.size for file in files)
+    lost = sum(file.size for file in files if file.path in doomed)
+    is_small = len(doomed) <= _SMALL_SHARE * len(files) and lost <= _SMALL_SHARE * size
+    if is_small or (len(doomed) <= _FEW_FILES and lost <= _FEW_BYTES):
+        return None
+    return (
+        f"{len(doomed):,} of {len(files):,} data files would go, {lost:,} of {size:,} bytes: too much to delete "
+        "unasked. Look at the list first; then run `tablekeeper doctor PATH --fix --yes`, or `doctor(fix=True, "
+        "yes=True)`"
+    )
 
 
 def _examine(view: TableView) -> Iterator[Finding]:

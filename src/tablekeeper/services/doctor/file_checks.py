@@ -11,8 +11,10 @@ from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import Action, FileGroupId, FileSlice, Instant, RequestedTime, State
+from tablekeeper.services.doctor.explained import load_rolled_back
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView, load_view
+from tablekeeper.snapshot.integrity import files_of
 from tablekeeper.snapshot.metadata_table import open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.snapshot.snapshot import load_replaced
@@ -21,7 +23,7 @@ from tablekeeper.timeline import instant_path, load_content
 from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.txn.properties_file import PROPERTIES_FILE
 
-__all__ = ["check_data_files", "check_leftovers", "check_metadata_table", "visible_files"]
+__all__ = ["check_data_files", "check_leftovers", "check_metadata_table", "slice_rules", "visible_slices"]
 
 _ORPHAN = "orphan-files"
 _DAY_MS = 86_400_000
@@ -56,6 +58,7 @@ def check_data_files(view: TableView) -> Iterator[Finding]:
     known, broken = _load_written(view)
     yield from broken
     pending = {i.requested_at: i for i in view.timeline.pending}
+    rolled_back: frozenset[RequestedTime] | None = None
     archived = {t: files for t, files in by_instant.items() if t not in known and view.timeline.is_archived(t)}
     for instant, files in sorted(by_instant.items(), key=lambda item: item[0].value):
         if instant in archived:
@@ -70,7 +73,11 @@ def check_data_files(view: TableView) -> Iterator[Finding]:
             strange = [f for f in files if named is not None and f.path not in named and not _may_be_old(view, f)]
             yield from _orphans(view, instant, strange, _UNNAMED)
         else:
-            yield from _orphans(view, instant, files, _OF_NOBODY)
+            rolled_back = load_rolled_back(view) if rolled_back is None else rolled_back
+            if instant in rolled_back:
+                yield from _orphans(view, instant, files, _OF_NOBODY)
+            elif view.timeline.completed_writes:
+                yield _unexplained(instant, files)
     yield from _check_archived(view, archived)
 
 
@@ -127,21 +134,33 @@ def check_leftovers(view: TableView) -> Iterator[Finding]:
         )
 
 
-def visible_files(view: TableView, files: Mapping[str, list[tuple[str, int]]]) -> dict[str, int]:
-    """Path and size of every file in a slice that readers see."""
-    environment = view.environment
-    rules = SliceRules(
-        timeline=view.timeline,
-        version=environment.config.version,
-        replaced=load_replaced(environment.storage, environment.config, view.timeline, runtime=environment.runtime),
-        archived_completion=archived_completions(environment.storage, environment.config),
-    )
+def visible_slices(view: TableView, files: Mapping[str, list[tuple[str, int]]]) -> list[FileSlice]:
+    """The newest slice of every file group that readers see."""
+    rules = slice_rules(view)
     groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
     for partition, names in files.items():
         groups.update(plan_slices(decode_partition_files(partition, names), rules))
-    latest = [slices[0] for slices in groups.values()]
-    bases = {s.base.path: s.base.size for s in latest if s.base is not None}
-    return bases | {log.path: log.size for s in latest for log in s.logs}
+    return [slices[0] for slices in groups.values()]
+
+
+def slice_rules(view: TableView) -> SliceRules:
+    """What decides about slices now. A replace commit that cannot be read, which is reported, hides nothing."""
+    environment = view.environment
+    try:
+        replaced = load_replaced(environment.storage, environment.config, view.timeline, runtime=environment.runtime)
+    except CorruptTableError:
+        replaced = {}
+    return SliceRules(
+        timeline=view.timeline,
+        version=environment.config.version,
+        replaced=replaced,
+        archived_completion=archived_completions(environment.storage, environment.config),
+    )
+
+
+def _visible_files(view: TableView, files: Mapping[str, list[tuple[str, int]]]) -> dict[str, int]:
+    """Path and size of every file in a slice that readers see."""
+    return {path: size for each in visible_slices(view, files) for path, size in files_of(each).items()}
 
 
 def _difference(view: TableView) -> dict[str, str]:
@@ -153,8 +172,8 @@ def _difference(view: TableView) -> dict[str, str]:
     there: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for file in view.files:
         there[_partition(file)].append((file.name, file.size))
-    seen = visible_files(view, there)
-    told = visible_files(view, table.files(sorted({*there, *table.partitions()})))
+    seen = _visible_files(view, there)
+    told = _visible_files(view, table.files(sorted({*there, *table.partitions()})))
     different = dict.fromkeys(seen.keys() - told.keys(), _MISSING)
     different |= dict.fromkeys(told.keys() - seen.keys(), _GONE)
     different |= {path: _CHANGED for path in seen.keys() & told.keys() if seen[path] != told[path]}
@@ -185,6 +204,18 @@ def _orphans(view: TableView, instant: RequestedTime, files: list[FileInfo], why
             "later.",
             paths=young,
         )
+
+
+def _unexplained(instant: RequestedTime, files: list[FileInfo]) -> Finding:
+    return Finding(
+        "unexplained-files",
+        Severity.ERROR,
+        instant.value,
+        f"{len(files)} data files of {instant}, which is not on the timeline, and no rollback tells what became of it: "
+        "its instant was lost, or the files were copied here. Rows are missing, or will appear.",
+        "Bring the instant's files back from a backup. Delete the data files by hand only if nobody misses their rows.",
+        paths=tuple(file.path for file in files),
+    )
 
 
 def _check_archived(view: TableView, files: Mapping[RequestedTime, list[FileInfo]]) -> Iterator[Finding]:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tablekeeper.errors import TablekeeperError
-from tablekeeper.model import Instant, WriteStat
-from tablekeeper.services.doctor.file_checks import visible_files
+from tablekeeper.format.commit_metadata import decode_commit_metadata
+from tablekeeper.model import CommitMetadata, Instant, Operation, RequestedTime
+from tablekeeper.services.doctor.file_checks import slice_rules
 from tablekeeper.services.doctor.report import Finding, Severity
 from tablekeeper.services.doctor.view import TableView, load_view
+from tablekeeper.snapshot.integrity import Damage, committed_files, plan_damage
 from tablekeeper.timeline import load_commit_metadata
+from tablekeeper.timeline.history import load_history
 
 __all__ = ["check_presence"]
 
 _LOST, _CUT = "lost-files", "cut-files"
+_KINDS = {Damage.LOST: _LOST, Damage.CUT: _CUT}
 _MEANINGS = {
     _LOST: "that commits of the active timeline wrote and readers need are not there: rows are missing, or reads fail.",
     _CUT: "are shorter than their commits say: they were cut off, and rows are missing, or reads fail.",
@@ -49,31 +54,37 @@ def check_presence(view: TableView) -> Iterator[Finding]:
 
 def _load_damage(view: TableView) -> dict[str, str]:
     """What is wrong with files in the slices that readers see, by path."""
-    there = {file.path: file.size for file in view.files}
-    named = _load_named(view)
-    by_partition: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for path, size in {**named, **there}.items():
-        partition, _, name = path.rpartition("/")
-        by_partition[partition].append((name, size))
-    damage = {}
-    for path in named.keys() & visible_files(view, by_partition).keys():
-        if path not in there:
-            damage[path] = _LOST
-        elif there[path] < named[path]:
-            damage[path] = _CUT
-    return damage
+    listed: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for file in view.files:
+        listed[file.path.rpartition("/")[0]].append((file.name, file.size))
+    archived = _load_archived(view)
+    rules = slice_rules(view)
+    # What archived commits replaced has been cleaned away.
+    replaced = {group: instant for instant, commit in archived for group in commit.replaced_groups}
+    named = {**committed_files(commit for _, commit in archived), **_load_named(view)}
+    damage = plan_damage(listed, named, replace(rules, replaced={**replaced, **rules.replaced}))
+    return {path: _KINDS[what] for path, what in damage.items()}
+
+
+def _load_archived(view: TableView) -> list[tuple[RequestedTime, CommitMetadata]]:
+    """The archived commits, which know what files were there when they left the active timeline."""
+    environment = view.environment
+    return [
+        (each.instant.requested_at, decode_commit_metadata(each.metadata, file=f"archived {each.instant}"))
+        for each in load_history(environment.storage, environment.config)
+        if each.instant.action.writes_data and each.metadata and view.timeline.is_archived(each.instant.requested_at)
+    ]
 
 
 def _load_named(view: TableView) -> dict[str, int]:
     """Path and size of what the completed writes on the active timeline wrote; others have checks of their own."""
     environment = view.environment
 
-    def load(instant: Instant) -> tuple[WriteStat, ...]:
+    def load(instant: Instant) -> CommitMetadata:
         try:
-            return tuple(load_commit_metadata(environment.storage, environment.config, instant).stats)
+            return load_commit_metadata(environment.storage, environment.config, instant)
         except TablekeeperError:
             # Reported as an unreadable commit.
-            return ()
+            return CommitMetadata(Operation.UNKNOWN)
 
-    loaded = environment.runtime.threads.map(load, view.timeline.completed_writes)
-    return {stat.path: stat.size for stats in loaded for stat in stats if stat.path and stat.size > 0}
+    return committed_files(environment.runtime.threads.map(load, view.timeline.completed_writes))

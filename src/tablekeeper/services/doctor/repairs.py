@@ -7,12 +7,14 @@ left alone; each can be repeated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.cancel import pending_plans, remove_failed_plan
 from tablekeeper.services.clean import finish_cleans
+from tablekeeper.services.doctor.explained import check_timeline_is_there, without_unsafe_repairs
 from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
@@ -153,7 +155,8 @@ def _delete_files(environment: TableEnvironment, repair: Repair, settings: Docto
     """Only what is still an orphan, now that nobody can commit."""
     with environment.locked() as lease:
         view = load_view(environment, settings)
-        repairs = [finding.repair for finding in check_data_files(view) if finding.repair is not None]
+        findings = without_unsafe_repairs(view, chain(check_timeline_is_there(view), check_data_files(view)))
+        repairs = [finding.repair for finding in findings if finding.repair is not None]
         still = {path for each in repairs for path in each.paths if each.kind is RepairKind.DELETE_FILES}
         lease.check()
         environment.storage.delete_many(path for path in repair.paths if path in still)

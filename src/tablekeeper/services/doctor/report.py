@@ -59,6 +59,11 @@ class Repair:
         count = f" ({len(self.paths)} files)" if self.paths else ""
         return f"{self.kind.value} {self.subject}{count}".rstrip()
 
+    @property
+    def deletes_data(self) -> bool:
+        """Whether it deletes data files of the table."""
+        return self.kind is RepairKind.DELETE_FILES
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -119,6 +124,7 @@ class DoctorReport:
             "healthy": self.is_healthy,
             "findings": [finding.to_dict() for finding in self.findings],
             "repairs": [str(repair) for repair in self.repairs],
+            "deletes": [path for repair in self.repairs if repair.deletes_data for path in repair.paths],
             "mended": [str(repair) for repair in self.mended],
             "failed": [{"repair": str(repair), "reason": reason} for repair, reason in self.failed],
         }

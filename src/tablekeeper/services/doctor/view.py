@@ -30,15 +30,29 @@ __all__ = ["DoctorSettings", "TableView", "load_data_files", "load_view"]
 
 @dataclass(frozen=True, slots=True)
 class DoctorSettings:
-    """From which age on what is left behind may be deleted, and how plans and cleans are dealt with."""
+    """From which age on what is left behind may be deleted, and how plans and cleans are dealt with.
+
+    Data files are deleted only if they are few, or a small share of the table; with `deletes_many` also beyond that.
+    `deep` reads every base file.
+    """
 
     safe_age_s: float = 3600.0
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     clean: CleanSettings = field(default_factory=CleanSettings)
+    deletes_many: bool = False
+    deep: bool = False
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str], *, safe_age_s: float) -> DoctorSettings:
-        return cls(safe_age_s, LifecycleSettings.from_options(options), CleanSettings.from_options(options))
+    def from_options(
+        cls, options: Mapping[str, str], *, safe_age_s: float, deletes_many: bool = False, deep: bool = False
+    ) -> DoctorSettings:
+        return cls(
+            safe_age_s,
+            LifecycleSettings.from_options(options),
+            CleanSettings.from_options(options),
+            deletes_many,
+            deep,
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,108 @@
+"""What files say of themselves: partitions that lost the file that marks them, and logs that are not whole.
+
+Log files of the newest slices are read to see whether every byte belongs to a block. Base files are read only by a
+deep examination, which decodes all of them and compares the checksums of their pages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from tablekeeper.errors import CorruptTableError, TablekeeperError, UnsupportedFeatureError
+from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.model import BaseFile, FileSlice, LogFile, join_path
+from tablekeeper.read.log_changes import load_blocks
+from tablekeeper.read.slice_rows import open_base_file, read_row_group
+from tablekeeper.services.doctor.file_checks import visible_slices
+from tablekeeper.services.doctor.report import Finding, Severity
+from tablekeeper.services.doctor.view import TableView
+from tablekeeper.storage.handle import StorageHandle
+
+__all__ = ["check_base_files", "check_log_files", "check_partition_metadata"]
+
+
+def check_partition_metadata(view: TableView) -> Iterator[Finding]:
+    """Directories with committed files that no reader takes for partitions."""
+    storage = view.environment.storage
+    if not view.environment.config.is_partitioned:
+        return
+    for partition in sorted({each.group.partition for each in _visible(view)}):
+        names = storage.list_names(partition)
+        if names and not any(name.startswith(PARTITION_METADATA_NAME) for name in names):
+            yield Finding(
+                "unmarked-partition",
+                Severity.ERROR,
+                partition or "the table's own directory",
+                f"{PARTITION_METADATA_NAME} is gone: reads that list directories fail, and Java's do not see the rows.",
+                "Bring the file back from a backup, or copy it from a partition of the same depth.",
+                paths=(join_path(partition, PARTITION_METADATA_NAME),),
+            )
+
+
+def check_log_files(view: TableView) -> Iterator[Finding]:
+    """Logs of the newest slices with bytes that are no block of their commit."""
+    environment = view.environment
+    if environment.config.version < 8:
+        return
+
+    def look(log: LogFile) -> str | None:
+        try:
+            load_blocks(environment.storage, log, least_bytes=0)
+        except (CorruptTableError, UnsupportedFeatureError) as error:
+            return error.reason if isinstance(error, CorruptTableError) else str(error)
+        except TablekeeperError:
+            # Gone since it was listed; whether it is missed, the check of presence says.
+            return None
+        return None
+
+    logs = [log for each in _visible(view) for log in each.logs]
+    damaged = {
+        log.path: reason
+        for log, reason in zip(logs, environment.runtime.threads.map(look, logs), strict=True)
+        if reason is not None
+    }
+    yield from _damaged("damaged-log", damaged)
+
+
+def check_base_files(view: TableView) -> Iterator[Finding]:
+    """Base files of the newest slices that do not decode, or whose pages do not fit their checksums."""
+    environment = view.environment
+    if not view.settings.deep:
+        return
+    store = StorageHandle(environment.storage)
+
+    def look(base: BaseFile) -> str | None:
+        try:
+            with open_base_file(store, base, verifies_pages=True) as file:
+                for group in range(file.num_row_groups):
+                    read_row_group(file, group, columns=file.schema_arrow.names, file=base.path)
+        except CorruptTableError as error:
+            return error.reason
+        except TablekeeperError:
+            # Gone since it was listed; whether it is missed, the check of presence says.
+            return None
+        return None
+
+    bases = [each.base for each in _visible(view) if each.base is not None]
+    looked = zip(bases, environment.runtime.threads.map(look, bases), strict=True)
+    yield from _damaged("damaged-base", {base.path: reason for base, reason in looked if reason is not None})
+
+
+def _damaged(kind: str, damaged: Mapping[str, str]) -> Iterator[Finding]:
+    for path, reason in sorted(damaged.items()):
+        yield Finding(
+            kind,
+            Severity.ERROR,
+            path,
+            f"It cannot be read, and reads and services that need it fail: {reason}.",
+            "Bring it back from a backup, go back to a savepoint, or write the rows again.",
+            paths=(path,),
+        )
+
+
+def _visible(view: TableView) -> list[FileSlice]:
+    listed: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for file in view.files:
+        listed[file.path.rpartition("/")[0]].append((file.name, file.size))
+    return visible_slices(view, listed)

@@ -1,0 +1,172 @@
+"""Damage is seen and never made worse: kinds of damage, tables, and what is done to the damaged table.
+
+Each case damages a copy of a table, acts on it, and asks the doctor, who must not call the table healthy. Then the
+damage is undone, as from a backup: the rows must be those from before, whatever was tried meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import tablekeeper as tk
+from tablekeeper.errors import CorruptTableError, TablekeeperError
+from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.storage import Storage
+from tests.support.recovery_world import SHAPES, World, shape_name, worlds
+from tests.support.table_builder import trips
+
+__all__: list[str] = []
+
+SHORT = {"hoodie.keep.max.commits": 3, "hoodie.keep.min.commits": 2, "hoodie.clean.commits.retained": 1}
+TIMELINE = ".hoodie/timeline"
+
+
+def _newest(storage: Storage, part: str) -> str:
+    """The newest data file of partition sf whose name has `part` in it."""
+    paths = [file.path for file in storage.list_files("sf") if part in file.name]
+    return max(paths, key=lambda path: path.rpartition("_20")[2])
+
+
+def _flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x04]) + data[at + 1 :]
+
+
+def _lose(part: str) -> Callable[[Storage], None]:
+    return lambda storage: storage.delete(_newest(storage, part))
+
+
+def _change(part: str, change: Callable[[bytes], bytes]) -> Callable[[Storage], None]:
+    def damage(storage: Storage) -> None:
+        path = _newest(storage, part)
+        storage.put(path, change(storage.read(path)))
+
+    return damage
+
+
+def _empty_overwrite(storage: Storage) -> None:
+    (path,) = [file.path for file in storage.list_files(TIMELINE) if file.name.endswith(".replacecommit")]
+    storage.put(path, b"")
+
+
+DAMAGE: dict[str, Callable[[Storage], None]] = {
+    "base lost": _lose(".parquet"),
+    "base cut off": _change(".parquet", lambda data: data[:-40]),
+    "byte of a page flipped": _change(".parquet", lambda data: _flip(data, 60)),
+    "partition not marked": lambda storage: storage.delete(f"sf/{PARTITION_METADATA_NAME}"),
+    "overwrite empty": _empty_overwrite,
+    "timeline lost": lambda storage: storage.delete_many([file.path for file in storage.walk(TIMELINE)]),
+}
+DAMAGE_TO_LOGS: dict[str, Callable[[Storage], None]] = {
+    "log lost": _lose(".log."),
+    "log cut off": _change(".log.", lambda data: data[:-3]),
+    "log emptied": _change(".log.", lambda data: b""),
+    "length of a block flipped": _change(".log.", lambda data: _flip(data, 12)),
+    "magic of a block flipped": _change(".log.", lambda data: _flip(data, 2)),
+}
+ACTIONS: dict[str, Callable[[tk.Table], object]] = {
+    "read": lambda table: table.read(),
+    "compact": lambda table: table.compact(),
+    "log compact": lambda table: table.log_compact(options={"hoodie.log.compaction.blocks.threshold": 2}),
+    "cluster": lambda table: table.cluster(),
+    "clean": lambda table: table.clean(keep_commits=1),
+    "archive": lambda table: table.archive(options=SHORT),
+    "doctor": lambda table: table.doctor(fix=True, yes=True, safe_age_s=0.0),
+}
+CASES = [
+    pytest.param(shape, kind, id=f"{shape_name(shape)}-{kind}")
+    for shape in SHAPES
+    for kind in (*DAMAGE, *(DAMAGE_TO_LOGS if shape["table_type"] == "mor" else ()))
+]
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Iterator[Callable[[dict[str, Any]], World]]:
+    """Tables with an overwritten partition and two versions of the files in another, each made once."""
+    made: dict[str, World] = {}
+    with worlds() as new:
+
+        def find(shape: dict[str, Any]) -> World:
+            name = shape_name(shape)
+            if name not in made:
+                made[name] = new(**shape)
+                _fill(made[name])
+            return made[name]
+
+        yield find
+
+
+def _fill(world: World) -> None:
+    world.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0), ("o", "ny", 1, 1.0)))
+    world.clock.advance(10)
+    world.table.insert_overwrite(trips(("n", "ny", 1, 1.0)))
+    for time in (2, 3, 4):
+        world.upsert(trips(("a", "sf", time, float(time)), ("b", "sf", time, 1.0)))
+    world.clock.advance(10)
+    assert world.table.doctor(deep=True).is_healthy
+
+
+@pytest.mark.parametrize(("shape", "kind"), CASES)
+def test_damage_is_told_by_the_doctor_and_not_made_worse_by(
+    healthy: Callable[[dict[str, Any]], World], shape: dict[str, Any], kind: str
+) -> None:
+    origin = healthy(shape)
+    expected = origin.rows()
+    for name, act in ACTIONS.items():
+        world = origin.copy()
+        before = {file.path: world.storage.read(file.path) for file in world.storage.walk("")}
+        {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
+        with suppress(TablekeeperError):
+            act(world.table)
+        report = world.table.doctor(deep=True)
+        if report.is_healthy:
+            # Whoever writes to a partition marks it again.
+            assert kind == "partition not marked", f"{name}: {report}"
+            assert world.rows() == expected, name
+        _undo(world.storage, before)
+        assert world.rows() == expected, name
+        world.forget()
+
+
+def _undo(storage: Storage, before: dict[str, bytes]) -> None:
+    """Bring back what the damage took, and leave what was done since."""
+    for path, data in before.items():
+        is_damaged = storage.stat(path) is None or storage.read(path) != data
+        if is_damaged and (path.startswith((TIMELINE, "sf/", "ny/", "la/"))):
+            storage.put(path, data)
+
+
+@pytest.mark.parametrize("kind", ["base lost", "base cut off", *DAMAGE_TO_LOGS])
+@pytest.mark.parametrize("service", ["compact", "cluster", "log compact"])
+def test_a_service_refuses_damaged_input_and_its_plan_stays(
+    healthy: Callable[[dict[str, Any]], World], kind: str, service: str
+) -> None:
+    if service == "log compact" and kind.startswith("base"):
+        service = "compact"
+    world = healthy({"table_type": "mor"}).copy()
+    {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
+    commits = len(world.timeline.completed_writes)
+    with pytest.raises(CorruptTableError):
+        ACTIONS[service](world.table)
+    assert len(world.timeline.completed_writes) == commits
+    assert [instant.state.value for instant in world.timeline.pending] == ["requested"]
+    world.forget()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("kind", ["partition not marked", "overwrite empty", "timeline lost"])
+def test_reads_refuse_what_would_show_other_rows(
+    healthy: Callable[[dict[str, Any]], World], shape: dict[str, Any], kind: str
+) -> None:
+    origin = healthy(shape)
+    world = origin.copy()
+    DAMAGE[kind](world.storage)
+    if kind == "partition not marked" and shape.get("metadata"):
+        assert world.rows() == origin.rows(), "the metadata table knows the partition"
+    else:
+        with pytest.raises(CorruptTableError):
+            world.table.read()
+    world.forget()

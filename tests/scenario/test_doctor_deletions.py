@@ -1,0 +1,151 @@
+"""What the doctor never deletes: files that it cannot explain, too many of them, and whatever lies behind a link."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tablekeeper as tk
+from tablekeeper.cli.main import app
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.txn.properties_file import change_properties
+from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, World
+from tests.support.table_builder import trips
+
+__all__: list[str] = []
+
+MANY = 12
+
+
+@pytest.fixture
+def world(make: Callable[..., World]) -> World:
+    """A table with one commit, and a write that was rolled back."""
+    made = make()
+    made.upsert(FIRST)
+    return made
+
+
+def _roll_back_one(world: World) -> str:
+    """The instant of a write that was rolled back; the clock has gone on."""
+    world.clock.advance(10)
+    instant = world.crash(trips(("z", "sf", 9, 9.0)))
+    world.clock.advance(LAPSED_S)
+    world.table.rollback(instant)
+    return instant
+
+
+def _strays(world: World, instant: str, count: int) -> list[str]:
+    paths = [f"sf/{number:08d}-0_0-0-0_{instant}.parquet" for number in range(count)]
+    for path in paths:
+        world.storage.put(path, b"late")
+    world.clock.advance(LAPSED_S + 1)
+    return paths
+
+
+@pytest.mark.parametrize("how", ["missing", "misnamed"])
+def test_nothing_is_deleted_beside_a_timeline_that_is(world: World, how: str) -> None:
+    if how == "missing":
+        world.storage.delete_tree(".hoodie/timeline")
+    else:
+        change_properties(world.storage, {"hoodie.timeline.path": "elsewhere"})
+    world.clock.advance(LAPSED_S + 1)
+    before = world.data_files()
+    report = world.table.doctor(fix=True, yes=True, safe_age_s=0.0)
+    assert [finding.kind for finding in report.findings if finding.severity.value == "error"] == [
+        "implausible-timeline"
+    ]
+    assert not report.repairs
+    assert not report.mended
+    assert world.data_files() == before
+    with pytest.raises(CorruptTableError, match="no instant is there"):
+        world.table.read()
+
+
+def test_files_of_an_instant_that_was_lost_are_reported_and_kept(world: World) -> None:
+    world.upsert(trips(("d", "la", 2, 2.0)))
+    lost = world.timeline.completed_writes[-1].requested_at
+    world.upsert(trips(("e", "sf", 3, 3.0)))
+    for file in list(world.storage.list_files(".hoodie/timeline")):
+        if file.name.startswith(lost.value):
+            world.storage.delete(file.path)
+    world.clock.advance(LAPSED_S + 1)
+    before = world.data_files()
+    report = world.table.doctor(fix=True, yes=True)
+    assert "unexplained-files" in [finding.kind for finding in report.findings]
+    assert world.data_files() == before
+
+
+def test_more_than_a_few_files_are_deleted_only_if_that_is_said(world: World) -> None:
+    strays = _strays(world, _roll_back_one(world), MANY)
+    report = world.table.doctor(fix=True)
+    ((repair, reason),) = report.failed
+    assert set(repair.paths) == set(strays)
+    assert f"{MANY} of" in reason
+    assert "--yes" in reason
+    assert set(strays) <= world.data_files()
+    assert report.to_dict()["deletes"] == sorted(strays)
+    assert world.table.doctor(fix=True, yes=True).is_healthy
+    assert not set(strays) & world.data_files()
+    assert world.rows() == ROWS_OF_FIRST
+
+
+def test_a_few_files_are_deleted_as_ever(world: World) -> None:
+    strays = _strays(world, _roll_back_one(world), 2)
+    assert world.table.doctor(fix=True).is_healthy
+    assert not set(strays) & world.data_files()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> tuple[tk.Table, str]:
+    """A table on disk and the instant of a write that was undone."""
+    table = tk.Table.create(
+        tmp_path / "t", name="trips", schema=FIRST.schema, key="id", partition_by="city", engine="local"
+    )
+    table.upsert(FIRST)
+    undone = table.upsert(trips(("z", "sf", 9, 9.0))).instant
+    table.rollback(undone)
+    return table, undone.value
+
+
+@pytest.mark.parametrize("linked", ["partition", "file", ".hoodie"])
+def test_nothing_behind_a_link_is_deleted(local: tuple[tk.Table, str], tmp_path: Path, linked: str) -> None:
+    table, instant = local
+    root, outside = tmp_path / "t", tmp_path / "outside"
+    name = f"aaaa-0_0-0-0_{instant}.parquet"
+    stray = root / "sf" / name
+    if linked == "file":
+        outside.mkdir()
+        (outside / name).write_bytes(b"of somebody else")
+        stray.symlink_to(outside / name)
+    else:
+        stray.write_bytes(b"of somebody else")
+        place = root / ("sf" if linked == "partition" else linked)
+        place.rename(outside)
+        place.symlink_to(outside)
+    report = table.doctor(fix=True, yes=True, safe_age_s=-1.0)
+    assert [finding.kind for finding in report.findings] == ["orphan-files"]
+    assert "symbolic link" in report.findings[0].advice
+    assert stray.read_bytes() == b"of somebody else"
+    assert stray.is_symlink() == (linked == "file")
+
+
+def test_the_command_lists_what_it_deletes(local: tuple[tk.Table, str], tmp_path: Path) -> None:
+    _, instant = local
+    strays = [f"sf/{number:08d}-0_0-0-0_{instant}.parquet" for number in range(MANY)]
+    for stray in strays:
+        path = tmp_path / "t" / stray
+        path.write_bytes(b"late")
+        os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
+    runner = CliRunner()
+    refused = runner.invoke(app, ["doctor", str(tmp_path / "t"), "--fix"])
+    assert refused.exit_code == 1
+    assert all(stray in refused.stdout for stray in strays)
+    assert "--yes" in refused.stdout
+    assert (tmp_path / "t" / strays[0]).exists()
+    done = runner.invoke(app, ["doctor", str(tmp_path / "t"), "--fix", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "t" / strays[0]).exists()
