@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tablekeeper as tk
 from tablekeeper.errors import CorruptTableError, TablekeeperError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.read.log_changes import load_blocks
 from tablekeeper.storage import Storage
 from tests.support.recovery_world import SHAPES, World, shape_name, worlds
 from tests.support.table_builder import trips
@@ -170,3 +173,83 @@ def test_reads_refuse_what_would_show_other_rows(
         with pytest.raises(CorruptTableError):
             world.table.read()
     world.forget()
+
+
+@pytest.mark.parametrize("change", ["lost", "cut off"])
+def test_reads_miss_a_file_that_an_overwrite_wrote(healthy: Callable[[dict[str, Any]], World], change: str) -> None:
+    world = healthy({"table_type": "cow"}).copy()
+    storage = world.storage
+    (path,) = [each.base.path for each in world.table.files() if each.group.partition == "ny" and each.base]
+    if change == "lost":
+        storage.delete(path)
+    else:
+        storage.put(path, storage.read(path)[:-1])
+    with pytest.raises(CorruptTableError, match="gone" if change == "lost" else "cut off"):
+        world.table.read(where="city = 'ny'")
+    world.forget()
+
+
+REWRITES: dict[str, Callable[[World], object]] = {
+    "compact": lambda world: world.table.compact(),
+    "cluster": lambda world: world.table.cluster(),
+    "upsert": lambda world: world.upsert(trips(("a", "sf", 9, 9.0))),
+}
+
+
+@pytest.mark.parametrize(("table_type", "rewrite"), [("mor", "compact"), ("cow", "cluster"), ("cow", "upsert")])
+def test_rows_of_a_page_that_does_not_fit_its_checksum_are_not_written_again(
+    healthy: Callable[[dict[str, Any]], World], table_type: str, rewrite: str
+) -> None:
+    world = healthy({"table_type": table_type}).copy()
+    path = _newest(world.storage, ".parquet")
+    world.storage.put(path, _flip_silently(world.storage.read(path)))
+    with pytest.raises(CorruptTableError, match="CRC"):
+        REWRITES[rewrite](world)
+    assert "damaged-base" in [finding.kind for finding in world.table.doctor(deep=True).findings]
+    world.forget()
+
+
+def _flip_silently(data: bytes) -> bytes:
+    """The file with a byte flipped that changes rows and that only checksums give away."""
+    rows = pq.read_table(pa.BufferReader(data))
+    for at in range(8, len(data)):
+        flipped = _flip(data, at)
+        with suppress(pa.ArrowException, OSError, UnicodeDecodeError):
+            if pq.read_table(pa.BufferReader(flipped)) != rows and not _is_verified(flipped):
+                return flipped
+    raise AssertionError("every flip is noticed without checksums")
+
+
+def _is_verified(data: bytes) -> bool:
+    try:
+        pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_plan_that_was_made_while_a_file_was_missing_is_refused_once_it_is_back(
+    healthy: Callable[[dict[str, Any]], World],
+) -> None:
+    origin = healthy({"table_type": "mor"})
+    world = origin.copy()
+    path = _newest(world.storage, ".parquet")
+    data = world.storage.read(path)
+    world.storage.delete(path)
+    plan = world.table.schedule_compaction()
+    assert plan is not None
+    world.storage.put(path, data)
+    with pytest.raises(CorruptTableError, match="made while it was missing"):
+        world.table.execute(plan)
+    assert world.rows() == origin.rows()
+    world.forget()
+
+
+def test_a_log_that_is_shorter_than_known_is_refused_where_a_block_ends(
+    healthy: Callable[[dict[str, Any]], World],
+) -> None:
+    world = healthy({"table_type": "mor"})
+    (log, *_) = [log for each in world.table.files() for log in each.logs]
+    with pytest.raises(CorruptTableError, match="cut off"):
+        load_blocks(world.storage, log, least_bytes=log.size + 1)
+    assert load_blocks(world.storage, log, least_bytes=log.size)

@@ -17,7 +17,7 @@ from tests.support.table_builder import trips
 
 __all__: list[str] = []
 
-MASKS = (0x01, 0x05, 0xFF)
+MASKS = (0x01, 0x03, 0xFF)
 
 
 @pytest.fixture

@@ -89,7 +89,10 @@ def _refuse_missing_from_plan(
         known = {name.rpartition("/")[2] for name in files_of(mine)}
         for path in passed_over:
             if path.rpartition("/")[2] not in known:
-                reason = f"the plan {instant} was made while it was missing. Cancel the plan and schedule another"
+                reason = (
+                    f"the plan {instant} was made while it was missing, and would seal the loss. Take the plan off the "
+                    "timeline (cancel it, or delete its requested file while no writer runs) and schedule another"
+                )
                 raise CorruptTableError(file=path, reason=reason)
 
 

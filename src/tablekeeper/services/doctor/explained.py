@@ -43,8 +43,8 @@ def check_timeline_is_there(view: TableView) -> Iterator[Finding]:
             directory,
             f"{len(strange)} data files are there, and no completed write: the timeline was lost, or hoodie.properties "
             "names another directory than the writers used. Readers see no rows, or fail.",
-            "Bring the directory back from a backup, or correct the path of the timeline in the properties. Do not write to the table "
-            "before, and delete nothing: nothing is mended until then.",
+            "Bring the directory back from a backup, or correct the path of the timeline in the properties. "
+            "Do not write to the table before, and delete nothing: nothing is mended until then.",
             paths=tuple(strange),
         )
 
