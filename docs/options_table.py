@@ -1,17 +1,19 @@
-"""Puts the table of options into the configuration page when the documentation is built.
+"""Puts the table of options into docs/configuration.md: run `python docs/options_table.py` after changing an option.
 
-The table comes from the registry that the code itself checks options against, so the page cannot fall behind.
+The table comes from the registry that the code itself checks options against; a tidy test sees a page that fell behind.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from pathlib import Path
 
 from tablekeeper.config.options import OPTIONS
 
-__all__ = ["on_page_markdown"]
+__all__ = ["with_options"]
 
-_PLACE = "<!-- options -->"
+PAGE = Path(__file__).resolve().parent / "configuration.md"
+_PLACE = re.compile(r"(<!-- options -->\n).*(<!-- end of options -->)", flags=re.DOTALL)
 
 
 def _row(name: str) -> str:
@@ -20,9 +22,12 @@ def _row(name: str) -> str:
     return f"| `{name}` | {option.kind.__name__} | {default} | {option.doc.replace('|', '&#124;')} |"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by mkdocs for every page."""
-    if _PLACE not in markdown:
-        return markdown
+def with_options(page: str) -> str:
+    """The page with the table as it is now between its two marks."""
     table = ["| option | type | default | what it does |", "|---|---|---|---|", *map(_row, sorted(OPTIONS))]
-    return markdown.replace(_PLACE, "\n".join(table))
+    text = "\n".join(table)
+    return _PLACE.sub(lambda found: f"{found.group(1)}\n{text}\n\n{found.group(2)}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_options(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from docs.options_table import with_options
+from tablekeeper.config.options import OPTIONS
 from tests.tidy.rules import exported_names
 from tests.tidy.sources import PACKAGE, ROOT, Source
 
@@ -31,3 +33,9 @@ def test_every_page_is_in_the_navigation() -> None:
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     assert pages == {page for page in pages if f": {page}\n" in navigation}
     assert pages
+
+
+def test_the_configuration_page_lists_the_options_as_they_are() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert with_options(page) == page, "run: python docs/options_table.py"
+    assert all(f"| `{name}` |" in page for name in OPTIONS)

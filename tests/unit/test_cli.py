@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from tablekeeper import Table, WriteResult
 from tablekeeper.cli.main import app
+from tablekeeper.config.options import OPTIONS
 from tablekeeper.storage import forget_memory
 
 SCHEMA = pa.schema([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64()), ("fare", pa.float64())])
@@ -173,7 +174,7 @@ def test_long_cells_are_cut(path: str) -> None:
     long = pa.table({"id": ["a"], "text": ["word\n" * 50]})
     Table.create(path, name="long", schema=long.schema, key="id", engine="local").insert(long)
     row = run("read", path).stdout.splitlines()[1]
-    assert row.split(maxsplit=1)[1] == ("word " * 8)[:39] + "…"
+    assert row.split(maxsplit=1)[1] == (r"word\n" * 8)[:39] + "…"
 
 
 def test_text_that_looks_like_markup_is_printed_as_it_is(path: str) -> None:
@@ -299,3 +300,29 @@ def test_the_commands_need_no_pyspark() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("tablekeeper ")
+
+
+HOSTILE = "a\x1b[31m\r\n\u202eb"
+
+
+def test_control_characters_of_cells_names_and_errors_are_shown_and_not_obeyed(path: str) -> None:
+    schema = pa.schema([("id", pa.string()), ("city", pa.string())])
+    table = Table.create(path, name=HOSTILE, schema=schema, key="id", engine="local")
+    table.insert(pa.table({"id": [HOSTILE], "city": ["sf"]}))
+    shown = r"a\x1b[31m\r\n\u202eb"
+    for arguments in (["read", path], ["show", path]):
+        output = run(*arguments).stdout
+        assert shown in output
+        assert not {"\x1b", "\r", "\u202e"} & set(output)
+    failed = run("read", path, "--where", f"`{HOSTILE}` = 1")
+    assert failed.exit_code == 1
+    assert "\x1b" not in failed.output
+    assert lines("read", path) == [{"id": HOSTILE, "city": "sf"}]
+
+
+def test_options_lists_all_options_or_those_with_a_word() -> None:
+    everything = lines("options")
+    assert [fact["name"] for fact in everything] == sorted(OPTIONS)
+    found = run("options", "bucket.index.num").stdout
+    assert "hoodie.bucket.index.num.buckets (int, default 4)" in found
+    assert "clustering" not in found

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tablekeeper.cli.escapes import escaped_lines
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.table import Table
 
@@ -83,13 +84,13 @@ def open_table(
 
 def show_result(result: Any, *, as_json: bool) -> None:
     """One value: as JSON for programs, or as it prints."""
-    typer.echo(json_document(result.to_dict()) if as_json else repr(result))
+    typer.echo(json_document(result.to_dict()) if as_json else escaped_lines(repr(result)))
 
 
 def show_listing(listing: Any, *, as_json: bool) -> None:
     """A value of many: one JSON object a line, or as it prints."""
     if not as_json:
-        typer.echo(repr(listing))
+        typer.echo(escaped_lines(repr(listing)))
         return
     for fact in listing.to_dicts():
         typer.echo(json_document(fact))

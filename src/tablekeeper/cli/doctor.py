@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tablekeeper.cli.arguments import AsJson, Debug, DryRun, StorageOption, TableOption, TablePath, examples, open_table
+from tablekeeper.cli.escapes import escaped, escaped_lines
 from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.services.doctor import DoctorReport, Finding, Severity
@@ -115,7 +116,7 @@ def _show(report: DoctorReport) -> None:
 
 def _show_finding(finding: Finding) -> None:
     head = Text(f"{finding.severity.value:<8}", style=_STYLES[finding.severity])
-    _console().print(head.append(f"{finding.kind}: {finding.subject}", style=""), soft_wrap=True)
+    _console().print(head.append(escaped(f"{finding.kind}: {finding.subject}"), style=""), soft_wrap=True)
     _print(f"        {finding.meaning}")
     for path in finding.paths[:_SHOWN_PATHS]:
         _print(f"          {path}", style="dim")
@@ -146,7 +147,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _print(text: str, *, style: str = "") -> None:
-    _console().print(Text(text, style=style), soft_wrap=True)
+    _console().print(Text(escaped_lines(text), style=style), soft_wrap=True)
 
 
 def _console() -> Console:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from tablekeeper.cli.escapes import escaped
 from tablekeeper.errors import TablekeeperError
 
 __all__ = ["reported"]
@@ -44,5 +45,5 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _print_error(message: str) -> None:
-    line = Text("error: ", style="bold red").append(" ".join(message.split()), style="red")
+    line = Text("error: ", style="bold red").append(escaped(" ".join(message.split())), style="red")
     Console(stderr=True).print(line, soft_wrap=True, highlight=False)

@@ -23,6 +23,7 @@ from tablekeeper.cli.recovery import recovery_commands
 from tablekeeper.cli.rows import RowRequest, load_rows
 from tablekeeper.cli.screen import show_description, show_files, show_rows, show_timeline
 from tablekeeper.cli.services import service_commands
+from tablekeeper.config.options import OPTIONS
 
 __all__ = ["app"]
 
@@ -45,6 +46,29 @@ app = typer.Typer(
 app.add_typer(doctor_commands)
 app.add_typer(recovery_commands)
 app.add_typer(service_commands)
+
+
+@app.command(epilog=examples("tablekeeper options", "tablekeeper options clustering"))
+@reported
+def options(
+    word: Annotated[
+        str, typer.Argument(metavar="[WORD]", help="Only options with this in their name or meaning.")
+    ] = "",
+    *,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """The options that tables and commands take, with their defaults and what they do."""
+    sought = word.lower()
+    for name, option in sorted(OPTIONS.items()):
+        if sought not in name.lower() and sought not in option.doc.lower():
+            continue
+        if as_json:
+            facts = {"name": name, "type": option.kind.__name__, "default": option.default, "meaning": option.doc}
+            typer.echo(json_document(facts))
+        else:
+            default = "no default" if option.default is None else f"default {option.default}"
+            typer.echo(f"{name} ({option.kind.__name__}, {default})\n    {option.doc}")
 
 
 AsOf = Annotated[

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from tablekeeper.cli.escapes import escaped
 from tablekeeper.cli.json_text import plain_value
 from tablekeeper.table.views import TableDescription, format_bytes
 
@@ -35,14 +36,14 @@ def show_description(description: TableDescription) -> None:
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for name, value in _facts(description).items():
-        facts.add_row(name, Text(value))
+        facts.add_row(name, Text(escaped(value)))
     console.print(facts)
     console.print()
     columns = _table()
     for header in ("column", "type", "role"):
         columns.add_column(header, overflow="fold")
     for name, kind in description.columns:
-        columns.add_row(Text(name), Text(kind), Text(_role(description, name), style="cyan"))
+        columns.add_row(Text(escaped(name)), Text(escaped(kind)), Text(_role(description, name), style="cyan"))
     console.print(columns)
 
 
@@ -71,7 +72,7 @@ def show_files(facts: Sequence[dict[str, Any]]) -> None:
     for fact in facts:
         table.add_row(
             Text(_cut(fact["partition"] or ".")),
-            fact["file_id"],
+            Text(escaped(fact["file_id"])),
             fact["base_instant"],
             format_bytes(fact["base_bytes"]) if fact["base_file"] else "-",
             str(len(fact["log_files"])),
@@ -121,7 +122,7 @@ def _table() -> RichTable:
 
 
 def _note(console: Console, text: str) -> None:
-    console.print(Text(text, style="dim"), soft_wrap=True)
+    console.print(Text(escaped(text), style="dim"), soft_wrap=True)
 
 
 def _facts(description: TableDescription) -> dict[str, str]:
@@ -168,7 +169,7 @@ def _cell(kind: pa.DataType, value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    line = " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+    line = escaped(text)
     return line if cell_len(line) <= _CELL_WIDTH else set_cell_size(line, _CELL_WIDTH - 1) + "…"
 
 
