@@ -17,10 +17,11 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.record.columns import column_values
 from tablekeeper.record.values_text import format_values
 
-__all__ = ["KeySpec", "bucket_field_values", "record_keys"]
+__all__ = ["EMPTY_PART", "NULL_PART", "KeySpec", "bucket_field_values", "record_keys"]
 
-_NULL_PART = "__null__"
-_EMPTY_PART = "__empty__"
+NULL_PART = "__null__"
+EMPTY_PART = "__empty__"
+"""What stands in a composite key for parts that are missing or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def record_keys(batch: pa.RecordBatch | pa.Table, spec: KeySpec) -> pa.Array:
     pieces: list[pa.Array | str] = []
     for position, (field, text) in enumerate(zip(spec.fields, texts, strict=True)):
         pieces += [f"{',' if position else ''}{field}:", _mark_empty(text)]
-    return pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement=_NULL_PART)
+    return pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement=NULL_PART)
 
 
 def bucket_field_values(
@@ -74,13 +75,13 @@ def _missing(text: pa.Array) -> pa.Array:
 
 def _mark_empty(text: pa.Array) -> pa.Array:
     empty = pc.equal(pc.binary_length(text), 0)
-    return pc.if_else(empty, _EMPTY_PART, text) if pc.any(empty).as_py() else text
+    return pc.if_else(empty, EMPTY_PART, text) if pc.any(empty).as_py() else text
 
 
 def _read_back(text: pa.Array) -> pa.Array:
     """The parts as Java finds them in a key, where a value may look like the mark of one that is missing."""
-    without_nulls = pc.if_else(pc.equal(text, _NULL_PART), None, text)
-    return pc.if_else(pc.equal(without_nulls, _EMPTY_PART), "", without_nulls)
+    without_nulls = pc.if_else(pc.equal(text, NULL_PART), None, text)
+    return pc.if_else(pc.equal(without_nulls, EMPTY_PART), "", without_nulls)
 
 
 def _refuse_missing(missing: pa.Array, *, what: str) -> None:

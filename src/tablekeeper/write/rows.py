@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.model import FileGroupId
+from tablekeeper.record.collisions import refuse_ambiguous_keys, refuse_ambiguous_partitions
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import record_keys
 from tablekeeper.record.merge import KEY_COLUMN
@@ -21,6 +22,7 @@ __all__ = [
     "GroupedRows",
     "PartitionNumbers",
     "group_rows",
+    "identities",
     "keyed_rows",
     "ordered_by_key",
     "stamp_log_rows",
@@ -68,8 +70,16 @@ class GroupedRows:
 def keyed_rows(context: WriteContext, batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
     """The rows with the table's columns and their record key, and the partition path of each."""
     rows = pa.Table.from_batches([conform(batch, context.schema)])
-    keys = record_keys(rows, context.key)
-    return rows.append_column(KEY_COLUMN, keys), partition_paths(rows, context.partition)
+    keys, paths = identities(context, rows)
+    return rows.append_column(KEY_COLUMN, keys), paths
+
+
+def identities(context: WriteContext, rows: pa.Table) -> tuple[pa.Array, pa.DictionaryArray]:
+    """Record key and partition path of each row; refuses rows that could be taken for another one by them."""
+    keys, paths = record_keys(rows, context.key), partition_paths(rows, context.partition)
+    refuse_ambiguous_keys(rows, context.key, keys=keys)
+    refuse_ambiguous_partitions(rows, context.partition, paths=paths)
+    return keys, paths
 
 
 def group_rows(rows: pa.Table, groups: npt.NDArray[np.int64]) -> GroupedRows:

@@ -23,12 +23,11 @@ from tablekeeper.format.hashing import bucket_of_values, java_string_hash
 from tablekeeper.model import join_path
 from tablekeeper.record.columns import columns_holding, combined
 from tablekeeper.record.evolution import conform
-from tablekeeper.record.keys import bucket_field_values, record_keys
+from tablekeeper.record.keys import bucket_field_values
 from tablekeeper.record.merge import KEY_COLUMN
-from tablekeeper.record.partition_paths import partition_paths
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.rows import PartitionNumbers, group_rows, keyed_rows
+from tablekeeper.write.rows import PartitionNumbers, group_rows, identities, keyed_rows
 
 __all__ = [
     "HASH_SPACE",
@@ -84,8 +83,8 @@ def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatc
 
     def keyed(batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
         rows = pa.Table.from_batches([conform(batch, schema)])
-        keys = rows.select(columns_holding(kept, schema).names)
-        return keys.append_column(KEY_COLUMN, record_keys(rows, context.key)), partition_paths(rows, context.partition)
+        keys, paths = identities(context, rows)
+        return rows.select(columns_holding(kept, schema).names).append_column(KEY_COLUMN, keys), paths
 
     return _Stager(context, part).stage(keyed(batch) for batch in batches if batch.num_rows)
 
