@@ -126,7 +126,7 @@ def delete(tour: Tour) -> Outcome:
     result = tour.table.delete(tour.trips(tour.cancelled, ts=3).select("id", "city"))
     tour.written["delete"] = result
     tour.expected_rows -= len(tour.cancelled)
-    _check(result.rows_deleted, len(tour.cancelled), "rows deleted")
+    _check(result.rows_deleted or 0, len(tour.cancelled), "rows deleted")
     return Outcome(_counts(result))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support.java_hudi import JavaTable
 __all__: list[str] = []
 
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64()), ("note", pa.string())])
+LOCK = "hoodie.write.lock.provider"
 RECORD_INDEX = {
     "hoodie.metadata.enable": "true",
     "hoodie.metadata.index.column.stats.enable": "false",
@@ -32,6 +34,14 @@ BLOOM_FILTERS = {
     "hoodie.bloom.index.use.metadata": "true",
     "hoodie.index.type": "BLOOM",
 }
+
+
+@pytest.fixture
+def locking(spark: Any) -> Iterator[None]:
+    """`CREATE INDEX` asks for a lock provider."""
+    spark.conf.set(LOCK, "org.apache.hudi.client.transaction.lock.InProcessLockProvider")
+    yield
+    spark.conf.unset(LOCK)
 
 
 def rows(*numbers: int, city: str, ts: int) -> pa.Table:
@@ -89,6 +99,7 @@ def test_java_upserts_by_its_record_index_after_a_compaction_of_ours(service: st
     assert notes(java) == after
 
 
+@pytest.mark.usefixtures("locking")
 def test_a_secondary_index_of_java_finds_rows_after_a_compaction_of_ours(spark: Any, tmp_path: Path) -> None:
     java = indexed(spark, tmp_path / "t", RECORD_INDEX)
     spark.sql(f"create table kept_secondary using hudi location '{java.path}'")
@@ -128,6 +139,7 @@ def test_bloom_filters_of_java_stay_over_a_log_compaction_and_stop_a_compaction(
     assert "bloom_filters" in partitions_of(java)
 
 
+@pytest.mark.usefixtures("locking")
 def test_an_expression_index_of_java_stops_a_compaction(spark: Any, tmp_path: Path) -> None:
     java = indexed(spark, tmp_path / "t", {"hoodie.metadata.enable": "true"})
     spark.sql(f"create table kept_expression using hudi location '{java.path}'")

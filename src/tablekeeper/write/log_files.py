@@ -20,6 +20,7 @@ from tablekeeper.model import FileGroupId, FileSlice, WriteStat, join_path
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
+from tablekeeper.write.rows import without_deleted
 
 __all__ = ["LOG_VERSION", "encode_data_block", "log_column_ranges", "log_name", "write_log_file"]
 
@@ -70,15 +71,16 @@ def write_log_file(
     with context.publishing(path):
         storage.put(path, content, scope=context.scope)
     written = rows.num_rows if rows is not None else 0
-    inserts = written if file_slice is None else 0
-    deleted = len(deletes) if deletes is not None else 0
+    live = without_deleted(rows).num_rows if rows is not None else 0
+    inserts = live if file_slice is None else 0
+    deleted = written - live + (len(deletes) if deletes is not None else 0)
     stat = WriteStat(
         group=group,
         path=path,
         size=len(content),
         writes=written,
         inserts=inserts,
-        updates=written - inserts,
+        updates=live - inserts,
         deletes=deleted,
         previous_commit=context.instant,
         log_version=LOG_VERSION,

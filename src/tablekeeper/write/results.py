@@ -19,12 +19,16 @@ class WrittenFile:
     column_ranges: tuple[ColumnRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WriteResult:
     """Outcome of a write: one commit, also where nothing changed (a delete of keys that are not there).
 
-    Rows that go into a log on top of a bucket count as updated, new or not: nobody looks. `services` are the results
-    of table services that ran after the write, and plans that it only put on the timeline.
+    Rows that say of themselves that they are deleted count as deleted, and rows that lost against a newer version in
+    the table count as nothing. `counts_are_exact` is False where rows went into logs on top of others: which of
+    them win, and in a bucket which of them are new, shows when the logs are merged. They count as updated or deleted
+    then, so that fewer may be. `rows_deleted` is None where whole files were replaced, whose rows nobody counts.
+
+    `services` are the results of table services that ran after the write, and plans that it only put on the timeline.
     """
 
     operation: str
@@ -32,7 +36,7 @@ class WriteResult:
     completed_at: CompletionTime | None
     rows_inserted: int = 0
     rows_updated: int = 0
-    rows_deleted: int = 0
+    rows_deleted: int | None = 0
     files: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     bytes_written: int = 0
@@ -40,7 +44,10 @@ class WriteResult:
     lock_held_s: float = 0.0
     notes: tuple[str, ...] = field(default=())
     services: tuple[Any, ...] = ()
+    counts_are_exact: bool = True
 
-    def __str__(self) -> str:
-        rows = f"{self.rows_inserted:,} inserted, {self.rows_updated:,} updated, {self.rows_deleted:,} deleted"
+    def __repr__(self) -> str:
+        most = "" if self.counts_are_exact else "up to "
+        deleted = "all rows of the replaced files" if self.rows_deleted is None else f"{most}{self.rows_deleted:,}"
+        rows = f"{self.rows_inserted:,} inserted, {most}{self.rows_updated:,} updated, {deleted} deleted"
         return f"{self.operation} {self.instant}: {rows}, {len(self.files)} files, {self.seconds:.2f} s"
