@@ -85,7 +85,7 @@ def _refuse_unclear_borders(path: str, spec: PartitionSpec) -> None:
 def _unclear(column: str, why: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"partition column {column}: {why}, so that different rows would become one. Change the value; values with "
-        "'/' can be had in a table created with hoodie.datasource.write.partitionpath.urlencode=true."
+        "'/' can be written to a table that was created with URL-encoded partition paths."
     )
 
 

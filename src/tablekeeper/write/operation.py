@@ -291,6 +291,9 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
             rollback_instant(environment, dead, before_publish=before_rollback)
         remove_cancelled_plans(environment, write.at_start, before_publish=before_rollback)
         refuse_changed_schema(environment, request.known_schema, write)
+        if request.replaces and not len(write.at_start):
+            # Files beside an empty timeline are damage, which shows only as long as there are none of this write.
+            load_snapshot(environment.storage, environment.config, write.at_start, runtime=environment.runtime)
         yield write
     except BaseException as error:
         try:
@@ -315,6 +318,8 @@ def _replaced_slices(
     """What an overwrite of these partitions hides; None for other writes."""
     if not request.replaces:
         return None
+    if not len(write.at_start):
+        return ()
     environment = request.environment
     if request.operation is Operation.INSERT_OVERWRITE_TABLE:
         partitions = load_partitions(
