@@ -1,0 +1,141 @@
+"""JSON over HTTP to a running Table Management Service, with nothing but the standard library.
+
+Several addresses may be given: they are instances of one service, and the next one is asked where one does not answer.
+An answer that refuses is final; only silence is tried again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
+
+__all__ = ["ServiceClient", "ServiceRefusedError", "ServiceUnreachableError", "path_of"]
+
+_MOST_BYTES = 64 << 20
+
+
+class ServiceUnreachableError(TablekeeperError):
+    """No instance of the service answered in time: try again, or see whether it runs."""
+
+
+class ServiceRefusedError(TablekeeperError):
+    """The service answered and said no; `code` is stable and says why."""
+
+    def __init__(self, message: str, *, code: str, status: int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+def path_of(*parts: str | int) -> str:
+    """A path of the service out of names that may hold any character."""
+    return "/" + "/".join(quote(str(part), safe="") for part in parts)
+
+
+class ServiceClient:
+    """Calls a service at one of `addresses`. `token` is sent as a bearer token and never shown."""
+
+    def __init__(self, addresses: Sequence[str], *, token: str = "", timeout_s: float = 10.0, rounds: int = 1) -> None:
+        self._addresses = [_checked_address(address) for address in addresses]
+        if not self._addresses:
+            raise InvalidRequestError("the address of the service is missing, for example http://localhost:9091")
+        self._token = token
+        self._timeout_s = timeout_s
+        self._rounds = max(1, rounds)
+        # A redirect would carry the token elsewhere.
+        self._opener = build_opener(_NoRedirects, HTTPSHandler(context=ssl.create_default_context()))
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+        """The JSON (or text) at this path."""
+        wanted = {name: value for name, value in (query or {}).items() if value is not None and value != ""}
+        return self._call("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer to this body."""
+        return self._call("POST", path, dict(body or {}))
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The answer to this body."""
+        return self._call("PUT", path, dict(body))
+
+    def delete(self, path: str) -> Any:
+        """The answer to the deletion."""
+        return self._call("DELETE", path, None)
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        silent: list[str] = []
+        for _ in range(self._rounds):
+            for address in self._addresses:
+                try:
+                    return self._ask(address, method, path, body)
+                except _SilentError as error:
+                    silent.append(f"{address}: {error}")
+        raise ServiceUnreachableError(
+            f"the service did not answer ({'; '.join(dict.fromkeys(silent))}). "
+            "Is it running? `tablekeeper serve` starts one."
+        )
+
+    def _ask(self, address: str, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        headers = {"Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        request = Request(address + path, data=data, headers=headers, method=method)  # noqa: S310 (checked scheme)
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                return _decoded(answer.read(_MOST_BYTES), answer.headers.get_content_type())
+        except HTTPError as error:
+            with error:
+                raise _refused(error) from None
+        except (URLError, OSError, http.client.HTTPException) as error:
+            raise _SilentError(str(getattr(error, "reason", error) or type(error).__name__)) from error
+
+
+class _SilentError(Exception):
+    """One address did not answer."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+def _checked_address(address: str) -> str:
+    parts = urlsplit(address.strip())
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise InvalidRequestError(f"{address!r} is not the address of a service: write it as http://localhost:9091")
+    return address.strip().rstrip("/")
+
+
+def _decoded(data: bytes, content_type: str) -> Any:
+    if content_type != "application/json":
+        return data.decode("utf-8", "replace")
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise ServiceRefusedError(
+            "the answer is not JSON: is this the address of a tablekeeper service?", code="not_json", status=200
+        ) from None
+
+
+def _refused(error: HTTPError) -> ServiceRefusedError | _SilentError:
+    body = error.read(_MOST_BYTES)
+    try:
+        said = json.loads(body)["error"]
+        code, message = str(said["code"]), str(said["message"])
+    except (ValueError, KeyError, TypeError):
+        code, message = "unknown", f"the service answered {error.code} {error.reason}"
+    if error.code in (502, 503, 504):
+        return _SilentError(message)
+    return ServiceRefusedError(message, code=code, status=error.code)

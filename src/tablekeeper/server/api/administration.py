@@ -1,0 +1,299 @@
+"""What people ask of the service: which tables, what runs, why, and change it.
+
+The calls know nothing of HTTP or gRPC. Each checks the caller's role and limits, so that no transport can forget.
+Answers are plain JSON values; times are epoch milliseconds of the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.runtime import Ids
+from tablekeeper.server.api.parameters import parse_name
+from tablekeeper.server.api.permissions import Caller, digest_of, new_secret, parse_role
+from tablekeeper.server.api.refusals import Refusal, RefusedCallError
+from tablekeeper.server.api.shown import shown_alarm, shown_attempt, shown_instance, shown_operation, shown_table
+from tablekeeper.server.api.writers import DEFAULT_DATABASE, TimelineLookup
+from tablekeeper.server.model import (
+    ManagedTable,
+    Operation,
+    Role,
+    ServiceAction,
+    Status,
+    parse_priority,
+    unplanned_instant,
+)
+from tablekeeper.server.places import AllowedPlaces
+from tablekeeper.server.policy import parse_policy
+from tablekeeper.server.store.protocol import (
+    JobStore,
+    NewTable,
+    NewToken,
+    OperationFilter,
+    Page,
+    Submission,
+    TableFilter,
+    UnknownRecordError,
+)
+
+__all__ = ["AdminCalls", "Registration"]
+
+_MOST_PER_PAGE = 1000
+_LOG_TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A table to be registered, as a request says it."""
+
+    base_path: str
+    table_name: str
+    db_name: str = ""
+    owner: str = ""
+    queue: str = ""
+    priority: str = ""
+    action_types: Sequence[str] = ()
+    policy: Mapping[str, Any] | None = field(default=None)
+
+
+class AdminCalls:
+    """The calls of people and their tools, for all transports."""
+
+    def __init__(self, store: JobStore, places: AllowedPlaces, timelines: TimelineLookup, ids: Ids) -> None:
+        self._ids = ids
+        self._store = store
+        self._places = places
+        self._timelines = timelines
+
+    def register_table(self, caller: Caller, given: Registration) -> tuple[dict[str, Any], bool]:
+        """Register a table, or change what is given of one that is registered; True if it is new."""
+        caller.require(Role.WRITER)
+        uri = self._places.canonical(given.base_path)
+        new = NewTable(
+            db_name=parse_name(given.db_name, field="db_name", default=DEFAULT_DATABASE),
+            table_name=parse_name(given.table_name, field="table_name", default=uri.rpartition("/")[2]),
+            base_path=uri,
+            owner=parse_name(given.owner, field="owner", default="default"),
+            queue=parse_name(given.queue, field="queue", default="default"),
+            action_types=tuple(map(ServiceAction.parse, given.action_types)),
+            priority=parse_priority(given.priority or "normal"),
+            policy=None if given.policy is None else parse_policy(given.policy),
+        )
+        if not caller.may_touch(db_name=new.db_name, base_path=uri):
+            raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {new.db_name} at {uri}")
+        self._timelines.plans(uri)  # refuses a place without a table that can be read
+        table, is_new = self._store.register_table(new)
+        self._store.notice_commit(table.table_id)
+        return self._shown(table), is_new
+
+    def list_tables(self, caller: Caller, wanted: TableFilter, page: Page) -> dict[str, Any]:
+        """A page of tables by id, with the key of the next page."""
+        caller.require(Role.VIEWER)
+        found = self._store.list_tables(wanted, _checked(page))
+        seen = [table for table in found if caller.may_touch(db_name=table.db_name, base_path=table.base_path)]
+        following = found[-1].table_id if len(found) == page.limit else None
+        return {"tables": [shown_table(table) for table in seen], "next": following}
+
+    def show_table(self, caller: Caller, db_name: str, table_name: str) -> dict[str, Any]:
+        """One table with its policy and what waits or runs on it."""
+        caller.require(Role.VIEWER)
+        table = self.find_table(caller, db_name, table_name)
+        active = self._store.list_active(table.table_id)
+        return {**self._shown(table), "operations": [shown_operation(operation, table) for operation in active]}
+
+    def find_table(self, caller: Caller, db_name: str, table_name: str) -> ManagedTable:
+        """By its name; `table_not_found` if there is none that the caller may see."""
+        table = self._store.find_table(db_name, table_name)
+        if table is None:
+            raise RefusedCallError(Refusal.TABLE_NOT_FOUND, f"there is no table {db_name[:80]}.{table_name[:80]}")
+        caller.require_table(table)
+        return table
+
+    def change_policy(self, caller: Caller, db_name: str, table_name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the table's own part of its policy."""
+        caller.require(Role.OPERATOR)
+        table = self.find_table(caller, db_name, table_name)
+        return self._shown(self._store.change_policy(table.table_id, parse_policy(policy)))
+
+    def set_paused(self, caller: Caller, db_name: str, table_name: str, *, is_paused: bool) -> dict[str, Any]:
+        """A paused table starts nothing; what runs goes on."""
+        caller.require(Role.OPERATOR)
+        table = self.find_table(caller, db_name, table_name)
+        return self._shown(self._store.set_paused(table.table_id, is_paused=is_paused))
+
+    def release(self, caller: Caller, db_name: str, table_name: str) -> dict[str, Any]:
+        """Let a table out of quarantine, and look at it at once."""
+        caller.require(Role.OPERATOR)
+        table = self.find_table(caller, db_name, table_name)
+        released = self._store.quarantine_table(table.table_id, "")
+        self._store.notice_commit(table.table_id)
+        return self._shown(released)
+
+    def remove_table(self, caller: Caller, db_name: str, table_name: str) -> None:
+        """Forget the table. Its files are not touched."""
+        caller.require(Role.OPERATOR)
+        self._store.remove_table(self.find_table(caller, db_name, table_name).table_id)
+
+    def run_service(self, caller: Caller, db_name: str, table_name: str, action: str) -> dict[str, Any]:
+        """Ask for a service now, whether it is due or not. Asking again before it has run changes nothing."""
+        caller.require(Role.OPERATOR)
+        table = self.find_table(caller, db_name, table_name)
+        kind = ServiceAction.parse(action)
+        submission = Submission(
+            table.table_id,
+            unplanned_instant(kind, "asked"),
+            kind,
+            why=f"asked for by {caller.name}",
+            priority=table.priority,
+        )
+        earlier = self._store.find_operation(table.table_id, submission.instant)
+        if earlier is not None and earlier.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+            return shown_operation(self._store.revive(earlier.operation_id, note=submission.why), table)
+        return shown_operation(self._store.submit(submission).operation, table)
+
+    def list_operations(self, caller: Caller, wanted: OperationFilter, page: Page) -> dict[str, Any]:
+        """A page of operations, the newest first, with the key of the next page."""
+        caller.require(Role.VIEWER)
+        found = self._store.list_operations(wanted, _checked(page))
+        tables = {table_id: self._store.load_table(table_id) for table_id in {each.table_id for each in found}}
+        shown = [
+            shown_operation(operation, tables[operation.table_id])
+            for operation in found
+            if caller.may_touch(
+                db_name=tables[operation.table_id].db_name, base_path=tables[operation.table_id].base_path
+            )
+        ]
+        return {"operations": shown, "next": found[-1].operation_id if len(found) == page.limit else None}
+
+    def show_operation(self, caller: Caller, operation_id: int) -> dict[str, Any]:
+        """One operation with its attempts."""
+        caller.require(Role.VIEWER)
+        operation, table = self._operation(caller, operation_id)
+        attempts = self._store.load_attempts(operation_id)
+        return {**shown_operation(operation, table), "attempts": [shown_attempt(each) for each in attempts]}
+
+    def operation_log(self, caller: Caller, operation_id: int, *, attempt: int | None = None) -> str:
+        """The end of the output of an attempt (the newest one by default), also while it runs."""
+        caller.require(Role.VIEWER)
+        self._operation(caller, operation_id)
+        attempts = self._store.load_attempts(operation_id)
+        chosen = next((each for each in attempts if attempt is None or each.number == attempt), None)
+        if chosen is None:
+            return ""
+        return _tail(Path(chosen.log_path))
+
+    def cancel_operation(self, caller: Caller, operation_id: int, reason: str) -> dict[str, Any]:
+        """Cancel what waits; ask what runs to stop."""
+        caller.require(Role.OPERATOR)
+        _, table = self._operation(caller, operation_id)
+        text = parse_name(reason, field="reason", default=f"cancelled by {caller.name}")
+        return shown_operation(self._store.request_cancel(operation_id, text), table)
+
+    def retry_operation(self, caller: Caller, operation_id: int) -> dict[str, Any]:
+        """Try a failed, cancelled or quarantined operation again."""
+        caller.require(Role.OPERATOR)
+        _, table = self._operation(caller, operation_id)
+        return shown_operation(self._store.revive(operation_id, note=f"tried again by {caller.name}"), table)
+
+    def clear_operations(self, caller: Caller, db_name: str, table_name: str) -> int:
+        """Remove a table's waiting and finished operations from the service; how many."""
+        caller.require(Role.OPERATOR)
+        return self._store.clear(self.find_table(caller, db_name, table_name).table_id)
+
+    def list_instances(self, caller: Caller) -> list[dict[str, Any]]:
+        """The instances of the service that were seen lately."""
+        caller.require(Role.VIEWER)
+        return [shown_instance(instance, now_ms=self._store.now_ms()) for instance in self._store.list_instances()]
+
+    def list_queues(self, caller: Caller) -> list[dict[str, Any]]:
+        """How many operations each queue has in each status."""
+        caller.require(Role.VIEWER)
+        queues: dict[str, dict[str, int]] = {}
+        for depth in self._store.queue_depths():
+            queues.setdefault(depth.queue, {})[depth.status.word] = depth.operations
+        return [{"queue": queue, **counts} for queue, counts in sorted(queues.items())]
+
+    def list_alarms(self, caller: Caller, page: Page, *, only_open: bool) -> list[dict[str, Any]]:
+        """Alarms, the newest first."""
+        caller.require(Role.VIEWER)
+        alarms = self._store.list_alarms(_checked(page), only_open=only_open)
+        if caller.sees_everything:
+            return [shown_alarm(alarm) for alarm in alarms]
+        return [shown_alarm(alarm) for alarm in alarms if self._may_see(caller, alarm.table_id)]
+
+    def add_token(
+        self, caller: Caller, *, name: str, role: str, databases: Sequence[str], path_prefixes: Sequence[str]
+    ) -> dict[str, Any]:
+        """Make a token. The answer is the only place where the token itself is ever shown."""
+        caller.require(Role.ADMIN)
+        secret = new_secret(self._ids)
+        prefixes = tuple(self._places.canonical(prefix) for prefix in path_prefixes)
+        token = self._store.add_token(
+            NewToken(parse_name(name, field="name"), digest_of(secret), parse_role(role), tuple(databases), prefixes)
+        )
+        return {"token_id": token.token_id, "name": token.name, "role": token.role.name.lower(), "token": secret}
+
+    def list_tokens(self, caller: Caller) -> list[dict[str, Any]]:
+        """All tokens without what they are."""
+        caller.require(Role.ADMIN)
+        return [
+            {
+                "token_id": token.token_id,
+                "name": token.name,
+                "role": token.role.name.lower(),
+                "databases": list(token.databases),
+                "path_prefixes": list(token.path_prefixes),
+                "created_ms": token.created_ms,
+                "revoked_ms": token.revoked_ms,
+            }
+            for token in self._store.list_tokens()
+        ]
+
+    def revoke_token(self, caller: Caller, token_id: int) -> None:
+        """From now on the token opens nothing. The last admin's cannot be revoked: nobody could make another."""
+        caller.require(Role.ADMIN)
+        valid = [token for token in self._store.list_tokens() if token.revoked_ms is None]
+        if all(token.token_id != token_id for token in valid):
+            raise RefusedCallError(Refusal.NOT_FOUND, f"there is no token {token_id}, or it was revoked before")
+        if not any(token.role is Role.ADMIN and token.token_id != token_id for token in valid):
+            raise RefusedCallError(Refusal.WRONG_STATE, "this is the last token of an admin: make another one first")
+        self._store.revoke_token(token_id)
+
+    def _operation(self, caller: Caller, operation_id: int) -> tuple[Operation, ManagedTable]:
+        try:
+            operation = self._store.load_operation(operation_id)
+        except UnknownRecordError:
+            raise RefusedCallError(Refusal.OPERATION_NOT_FOUND, f"there is no operation {operation_id}") from None
+        table = self._store.load_table(operation.table_id)
+        if not caller.may_touch(db_name=table.db_name, base_path=table.base_path):
+            raise RefusedCallError(Refusal.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
+        return operation, table
+
+    def _may_see(self, caller: Caller, table_id: int | None) -> bool:
+        if table_id is None:
+            return False
+        table = self._store.load_table(table_id)
+        return caller.may_touch(db_name=table.db_name, base_path=table.base_path)
+
+    def _shown(self, table: ManagedTable) -> dict[str, Any]:
+        return {**shown_table(table), "effective_policy": self._store.effective_policy(table).to_json()}
+
+
+def _checked(page: Page) -> Page:
+    if not 1 <= page.limit <= _MOST_PER_PAGE:
+        raise InvalidRequestError(f"limit {page.limit}: from 1 to {_MOST_PER_PAGE}")
+    return page
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _LOG_TAIL_BYTES))
+            return stream.read(_LOG_TAIL_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return "the output of this attempt is on another machine, or was removed\n"

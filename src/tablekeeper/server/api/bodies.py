@@ -1,0 +1,142 @@
+"""Bodies of REST requests, with the field names of RFC-43 and of Hudi's commit callback. Unknown fields are ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tablekeeper.server.api.administration import Registration
+from tablekeeper.server.api.writers import SubmitRequest
+
+__all__ = ["CancelBody", "CommitCallbackBody", "RemoveBody", "SubmitBody", "TableBody", "TokenBody"]
+
+Text = Annotated[str, Field(max_length=2000)]
+Number = Annotated[int, Field(ge=0, le=1_000_000_000)]
+
+
+class RemoveBody(BaseModel):
+    """Plans that a client has taken back."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"db_name": "sales", "table_name": "trips", "instant": "20261115213746589"}}
+    )
+    db_name: Text = ""
+    table_name: Text
+    instant: Annotated[str, Field(max_length=20_000)]
+
+    def request(self) -> SubmitRequest:
+        return SubmitRequest(self.table_name, db_name=self.db_name, instant=self.instant)
+
+
+class SubmitBody(RemoveBody):
+    """Plans to execute."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "db_name": "sales",
+                "table_name": "trips",
+                "owner": "default",
+                "queue": "root.default",
+                "instant": "20261115213746589",
+                "resource": "4g:4g",
+                "parallelism": "100",
+                "execution_engine": "Spark",
+                "extra_params": "",
+            }
+        }
+    )
+    owner: Text = ""
+    queue: Text = ""
+    resource: Text = ""
+    parallelism: Text | Number = ""
+    execution_engine: Text = ""
+    extra_params: Annotated[str, Field(max_length=20_000)] = ""
+
+    def request(self) -> SubmitRequest:
+        return SubmitRequest(
+            self.table_name,
+            db_name=self.db_name,
+            instant=self.instant,
+            owner=self.owner,
+            queue=self.queue,
+            resource=self.resource,
+            parallelism=str(self.parallelism),
+            execution_engine=self.execution_engine,
+            extra_params=self.extra_params,
+        )
+
+
+class CommitCallbackBody(BaseModel):
+    """What Hudi's writers post after each commit. Only the table is of interest here."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "commitTime": "20261115213746589",
+                "tableName": "trips",
+                "basePath": "/lake/trips",
+                "hoodieWriteStat": [],
+            }
+        }
+    )
+    tableName: Text = ""  # noqa: N815 (Hudi's name)
+    basePath: Text  # noqa: N815 (Hudi's name)
+
+
+class TableBody(BaseModel):
+    """A table to be registered, or changed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "db_name": "sales",
+                "table_name": "trips",
+                "base_path": "/lake/trips",
+                "owner": "ann",
+                "queue": "nightly",
+                "priority": "high",
+                "action_types": ["compaction", "clean"],
+                "policy": {"compact_after_commits": 5, "windows": ["22:00-06:00"]},
+            }
+        }
+    )
+    base_path: Text
+    table_name: Text = ""
+    db_name: Text = ""
+    owner: Text = ""
+    queue: Text = ""
+    priority: Text | Number = ""
+    action_types: Annotated[list[Text], Field(max_length=10)] = []
+    policy: dict[str, Any] | None = None
+
+    def registration(self) -> Registration:
+        return Registration(
+            self.base_path,
+            self.table_name,
+            self.db_name,
+            self.owner,
+            self.queue,
+            str(self.priority),
+            self.action_types,
+            self.policy,
+        )
+
+
+class CancelBody(BaseModel):
+    """Why an operation is cancelled."""
+
+    reason: Text = ""
+
+
+class TokenBody(BaseModel):
+    """A token to be made. Empty limits mean: everywhere."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"name": "ingest", "role": "writer", "databases": ["sales"]}}
+    )
+    name: Text
+    role: Text = "viewer"
+    databases: Annotated[list[Text], Field(max_length=100)] = []
+    path_prefixes: Annotated[list[Text], Field(max_length=100)] = []

@@ -1,0 +1,145 @@
+"""What every HTTP request passes before it reaches a route: size, rate, origin, and headers on the way out.
+
+- A body larger than the limit is refused while it comes in, whether or not it says its length.
+- Each client has a bucket of requests that fills up again; the number of buckets is bounded.
+- A page of another site must not make a browser call this service: browsers say where a request comes from, and what
+  comes from elsewhere is refused, reads with an effect (the Java client's GET) included. Without tokens the `Host`
+  has to be the own machine's name too, so that no name of somebody else's leads here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tablekeeper.runtime import Runtime
+from tablekeeper.server.api.permissions import Gate, is_loopback
+from tablekeeper.server.api.refusals import Refusal, RefusedCallError
+
+__all__ = ["RateLimit", "RequestGuard", "refusal_body"]
+
+_CLIENTS = 10_000
+_SAFE_SITES = ("", "same-origin", "none")
+_HEADERS = (
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+)
+
+
+def refusal_body(refusal: Refusal, message: str) -> dict[str, object]:
+    """How every error looks: a stable code for programs and a text for people."""
+    return {"error": {"code": refusal.code, "message": message}}
+
+
+class RateLimit:
+    """A bucket of requests for each client; the one that was quiet for longest is forgotten first."""
+
+    def __init__(self, *, per_second: float, burst: int, runtime: Runtime) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = runtime.clock
+        self._mutex = runtime.threads.lock()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> bool:
+        """Take one request out of the client's bucket; False if it is empty."""
+        if self._per_second <= 0:
+            return True
+        now_s = self._clock.monotonic_s()
+        with self._mutex:
+            tokens, filled_s = self._buckets.pop(client, (float(self._burst), now_s))
+            tokens = min(float(self._burst), tokens + (now_s - filled_s) * self._per_second)
+            is_there = tokens >= 1
+            self._buckets[client] = (tokens - 1 if is_there else tokens, now_s)
+            if len(self._buckets) > _CLIENTS:
+                self._buckets.popitem(last=False)
+        return is_there
+
+
+class RequestGuard:
+    """ASGI middleware that applies the rules above."""
+
+    def __init__(self, app: ASGIApp, *, gate: Gate, rate: RateLimit, body_bytes: int) -> None:
+        self._app = app
+        self._gate = gate
+        self._rate = rate
+        self._body_bytes = body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            self._refuse(scope, headers)
+        except RefusedCallError as error:
+            await _answer(send, error)
+            return
+        body = _BoundedBody(receive, self._body_bytes)
+        try:
+            await self._app(scope, body.receive, _with_headers(send))
+        except _BodyTooLargeError:
+            await _answer(send, _too_large(self._body_bytes))
+
+    def _refuse(self, scope: Scope, headers: dict[str, str]) -> None:
+        client = (scope.get("client") or ("",))[0]
+        if not self._rate.take(client):
+            raise RefusedCallError(Refusal.TOO_MANY_REQUESTS, "too many requests from this address: slow down")
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > self._body_bytes:
+            raise _too_large(self._body_bytes)
+        host = headers.get("host", "")
+        origin = headers.get("origin", "")
+        if headers.get("sec-fetch-site", "") not in _SAFE_SITES or (origin and urlsplit(origin).netloc != host):
+            raise RefusedCallError(Refusal.CROSS_SITE, "requests that another site makes a browser send are refused")
+        if not headers.get("authorization") and not self._gate.needs_token() and not is_loopback(_host_name(host)):
+            raise RefusedCallError(Refusal.CROSS_SITE, "without tokens this service is called by localhost only")
+
+
+class _BodyTooLargeError(Exception):
+    """Raised into the application while it reads the body."""
+
+
+class _BoundedBody:
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._left = limit
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            raise _BodyTooLargeError
+        return message
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message["headers"]}
+            message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in present)]
+        await send(message)
+
+    return sending
+
+
+async def _answer(send: Send, error: RefusedCallError) -> None:
+    body = json.dumps(refusal_body(error.refusal, str(error))).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *_HEADERS]
+    if error.refusal is Refusal.TOO_MANY_REQUESTS:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": int(error.refusal.status), "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _too_large(limit: int) -> RefusedCallError:
+    return RefusedCallError(Refusal.BODY_TOO_LARGE, f"the body of a request has at most {limit} bytes")
+
+
+def _host_name(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

@@ -1,0 +1,89 @@
+"""What writers send as text, turned into values: instants, engines, resources, parallelism, extra parameters.
+
+The fields are those of RFC-43 and of the client that Hudi ships, which sends all of them as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.server.api.refusals import Refusal, RefusedCallError
+from tablekeeper.server.model import RunParameters
+
+__all__ = ["parse_engine", "parse_instants", "parse_name", "parse_run_parameters"]
+
+_INSTANT = re.compile(r"\d{14}|\d{17}", re.ASCII)
+_MEMORY = r"\d{1,6}[kKmMgGtT]?[bB]?"
+_RESOURCE = re.compile(rf"(?:[A-Za-z]{{1,20}}:)?{_MEMORY}[:,]{_MEMORY}", re.ASCII)
+_PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,199}", re.ASCII)
+_MOST_INSTANTS = 1000
+_MOST_PARAMETERS = 100
+_MOST_PARALLELISM = 100_000
+_MOST_NAME = 255
+
+
+def parse_name(text: str, *, field: str, default: str = "") -> str:
+    """A name of a table, database, owner or queue: any characters but control characters, not too long."""
+    name = text.strip() or default
+    if not name:
+        raise InvalidRequestError(f"{field} is missing")
+    if len(name) > _MOST_NAME or any(ord(character) < 32 or ord(character) == 127 for character in name):
+        raise InvalidRequestError(f"{field} is a text of at most {_MOST_NAME} characters without control characters")
+    return name
+
+
+def parse_instants(text: str) -> tuple[str, ...]:
+    """One instant or a comma-separated list; each once, in the order given. Empty text is an empty list."""
+    instants = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if len(instants) > _MOST_INSTANTS:
+        raise RefusedCallError(Refusal.INVALID_INSTANT, f"at most {_MOST_INSTANTS} instants in one request")
+    wrong = next((each for each in instants if not _INSTANT.fullmatch(each)), None)
+    if wrong is not None:
+        raise RefusedCallError(
+            Refusal.INVALID_INSTANT,
+            f"{wrong[:40]!r} is not an instant: an instant is a time of 17 digits (yyyyMMddHHmmssSSS), or 14",
+        )
+    return tuple(instants)
+
+
+def parse_engine(text: str, *, known: Collection[str]) -> str:
+    """The engine to run on; empty means the one that the service is set up with, which is what `spark` asks for."""
+    name = text.strip().lower().replace("_", "-")
+    if name in ("", "spark"):
+        return ""
+    if name not in known:
+        raise InvalidRequestError(
+            f"execution_engine {text[:40]!r}: this service has {', '.join(sorted({'spark', *known}))}"
+        )
+    return name
+
+
+def parse_run_parameters(*, resource: str, parallelism: str, extra_params: str) -> RunParameters:
+    """What the engine gets. Its own limits are checked by the engine itself."""
+    resource = resource.strip()
+    if resource and not _RESOURCE.fullmatch(resource):
+        raise InvalidRequestError(f"resource {resource[:40]!r}: write it as 4g:4g or spark:4g,4g (driver, executor)")
+    return RunParameters(resource, _parse_parallelism(parallelism), _parse_extra(extra_params))
+
+
+def _parse_parallelism(text: str) -> int | None:
+    text = text.strip()
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _MOST_PARALLELISM:
+        raise InvalidRequestError(f"parallelism {text[:40]!r}: a whole number from 1 to {_MOST_PARALLELISM}")
+    return int(text)
+
+
+def _parse_extra(text: str) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for part in filter(None, (each.strip() for each in re.split(r"[,;\n]", text))):
+        name, separator, value = part.partition("=")
+        if not separator or not _PARAMETER.fullmatch(name.strip()):
+            raise InvalidRequestError(f"extra_params: {part[:60]!r} is not of the form name=value")
+        parameters[name.strip()] = value.strip()
+    if len(parameters) > _MOST_PARAMETERS:
+        raise InvalidRequestError(f"extra_params: at most {_MOST_PARAMETERS} of them")
+    return parameters

@@ -1,0 +1,244 @@
+"""What writers ask of the service: run this plan, forget it, this table exists, something was committed.
+
+The calls know nothing of HTTP or gRPC. All of them are idempotent: a client that repeats itself, or that reports all
+its pending plans after each commit, changes nothing. Whatever is refused stores nothing.
+
+A plan that the service has not heard of is looked up on the table's timeline before it is stored, so that a wrong
+instant is told to whoever sent it; one that is known already costs no look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from tablekeeper.server.api.parameters import parse_engine, parse_instants, parse_name, parse_run_parameters
+from tablekeeper.server.api.permissions import Caller
+from tablekeeper.server.api.refusals import Refusal, RefusedCallError
+from tablekeeper.server.model import ManagedTable, Role, ServiceAction
+from tablekeeper.server.places import AllowedPlaces
+from tablekeeper.server.store.protocol import JobStore, NewTable, Submission
+
+__all__ = ["DEFAULT_DATABASE", "PlanState", "SubmitRequest", "SubmittedPlan", "TimelineLookup", "WriterCalls"]
+
+DEFAULT_DATABASE = "default"
+_METADATA_TABLE = "/.hoodie/metadata"
+
+
+class PlanState:
+    """Words for a plan that a writer reported."""
+
+    ACCEPTED = "accepted"
+    KNOWN = "known"
+    COMPLETED = "completed"
+
+
+class TimelineLookup(Protocol):
+    """A look at a table's timeline."""
+
+    def plans(self, base_path: str) -> Mapping[str, tuple[ServiceAction | None, bool]]:
+        """The service (None: something else) and whether it is completed, of each instant of the active timeline."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """The fields of RFC-43, as text."""
+
+    table_name: str
+    db_name: str = ""
+    instant: str = ""
+    owner: str = ""
+    queue: str = ""
+    resource: str = ""
+    parallelism: str = ""
+    execution_engine: str = ""
+    extra_params: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedPlan:
+    """What became of one plan of a request. `operation_id` is None where nothing had to be stored."""
+
+    instant: str
+    state: str
+    operation_id: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"instant": self.instant, "state": self.state, "operation_id": self.operation_id}
+
+
+class WriterCalls:
+    """The calls of writers, for all transports."""
+
+    def __init__(
+        self, store: JobStore, places: AllowedPlaces, timelines: TimelineLookup, *, engines: Collection[str]
+    ) -> None:
+        self._store = store
+        self._places = places
+        self._timelines = timelines
+        self._engines = engines
+
+    def submit(self, caller: Caller, action: ServiceAction, request: SubmitRequest) -> list[SubmittedPlan]:
+        """Execute these plans. `plan_not_found`, `wrong_action`, `table_not_found` and `invalid_…` say why not."""
+        caller.require(Role.WRITER)
+        instants = parse_instants(request.instant)
+        if not instants:
+            raise RefusedCallError(Refusal.INVALID_INSTANT, "instant is missing: name the plan to execute")
+        template = self._template(action, request)
+        table = self._table(caller, request)
+        return self._submit(table, template, instants, ignores_unknown=False)
+
+    def remove(self, caller: Caller, action: ServiceAction, request: SubmitRequest) -> list[str]:
+        """The client took these plans back: they are cancelled here. The instants that the service knew of."""
+        caller.require(Role.WRITER)
+        instants = parse_instants(request.instant)
+        if not instants:
+            raise RefusedCallError(Refusal.INVALID_INSTANT, "instant is missing: name the plan that is gone")
+        table = self._table(caller, request)
+        return self._remove(table, action, instants)
+
+    def java_request(
+        self, caller: Caller, action: ServiceAction, request: SubmitRequest, *, verb: str, base_path: str
+    ) -> list[SubmittedPlan]:
+        """The client that Hudi ships: REQUEST, CANCEL or REGISTER, with the path of the table in each request.
+
+        It asks after every commit, mostly about no plan at all, and a refusal would fail its write. So plans that are
+        not on the timeline (any more) are passed over, and a request without any counts as news of a commit.
+        """
+        caller.require(Role.WRITER)
+        verb = verb.strip().upper()
+        if verb not in ("REQUEST", "CANCEL", "REGISTER"):
+            raise RefusedCallError(Refusal.INVALID_REQUEST, f"action {verb[:40]!r}: use REQUEST, CANCEL or REGISTER")
+        instants = parse_instants(request.instant)
+        template = self._template(action, request)
+        table, is_metadata = self._table_at(caller, request, base_path)
+        if is_metadata:
+            # Its own plans are made and executed whenever the service cleans or archives the table itself.
+            self._store.notice_commit(table.table_id)
+            return []
+        if verb == "CANCEL":
+            removed = self._remove(table, action, instants)
+            return [SubmittedPlan(instant, "cancelled") for instant in removed]
+        submitted = self._submit(table, template, instants, ignores_unknown=True)
+        self._store.notice_commit(table.table_id)
+        return submitted
+
+    def callback(self, caller: Caller, *, table_name: str, base_path: str) -> ManagedTable:
+        """Somebody committed to the table at this path. A table that is not registered yet is registered."""
+        caller.require(Role.WRITER)
+        table, _ = self._table_at(caller, SubmitRequest(table_name), base_path)
+        self._store.notice_commit(table.table_id)
+        return table
+
+    def _submit(
+        self, table: ManagedTable, template: Submission, instants: tuple[str, ...], *, ignores_unknown: bool
+    ) -> list[SubmittedPlan]:
+        known = {instant: self._store.find_operation(table.table_id, instant) for instant in instants}
+        missing = [instant for instant, operation in known.items() if operation is None or operation.is_deleted]
+        plans = self._timelines.plans(table.base_path) if missing else {}
+        if not ignores_unknown:
+            for instant in missing:
+                _refuse_unfit(table, template.action, instant, plans)
+        answers = []
+        for instant in instants:
+            operation = known[instant]
+            if instant not in missing and operation is not None:
+                answers.append(SubmittedPlan(instant, PlanState.KNOWN, operation.operation_id))
+                continue
+            action, is_completed = plans.get(instant, (None, False))
+            if is_completed:
+                answers.append(SubmittedPlan(instant, PlanState.COMPLETED))
+            elif action is template.action:
+                submitted = self._store.submit(replace(template, table_id=table.table_id, instant=instant))
+                state = PlanState.ACCEPTED if submitted.is_new else PlanState.KNOWN
+                answers.append(SubmittedPlan(instant, state, submitted.operation.operation_id))
+        return answers
+
+    def _remove(self, table: ManagedTable, action: ServiceAction, instants: tuple[str, ...]) -> list[str]:
+        for instant in instants:
+            operation = self._store.find_operation(table.table_id, instant)
+            if operation is not None and operation.action is not action:
+                raise RefusedCallError(
+                    Refusal.WRONG_ACTION, f"{instant} is a {operation.action.value}, not a {action.value}"
+                )
+        return [operation.instant for operation in self._store.remove(table.table_id, instants)]
+
+    def _template(self, action: ServiceAction, request: SubmitRequest) -> Submission:
+        """Everything of the request but its table and instants, checked."""
+        return Submission(
+            table_id=0,
+            instant="",
+            action=action,
+            engine=parse_engine(request.execution_engine, known=self._engines),
+            owner=parse_name(request.owner, field="owner") if request.owner.strip() else None,
+            queue=parse_name(request.queue, field="queue") if request.queue.strip() else None,
+            parameters=parse_run_parameters(
+                resource=request.resource, parallelism=request.parallelism, extra_params=request.extra_params
+            ),
+            why="a writer asked for it",
+        )
+
+    def _table(self, caller: Caller, request: SubmitRequest) -> ManagedTable:
+        db_name = parse_name(request.db_name, field="db_name", default=DEFAULT_DATABASE)
+        table_name = parse_name(request.table_name, field="table_name")
+        table = self._store.find_table(db_name, table_name)
+        if table is None:
+            raise RefusedCallError(
+                Refusal.TABLE_NOT_FOUND,
+                f"table {db_name}.{table_name} is not registered: POST /v1/tables with its base_path first, or run "
+                "`tablekeeper service add PATH`",
+            )
+        caller.require_table(table)
+        return table
+
+    def _table_at(self, caller: Caller, request: SubmitRequest, base_path: str) -> tuple[ManagedTable, bool]:
+        """The table at this path, registered if need be; True if the path is that of its metadata table."""
+        uri = self._places.canonical(base_path)
+        is_metadata = uri.endswith(_METADATA_TABLE)
+        uri = uri.removesuffix(_METADATA_TABLE)
+        table = self._store.find_table_by_path(uri)
+        if table is None:
+            table = self._register(caller, request, uri, is_metadata=is_metadata)
+        caller.require_table(table)
+        return table, is_metadata
+
+    def _register(self, caller: Caller, request: SubmitRequest, uri: str, *, is_metadata: bool) -> ManagedTable:
+        db_name = parse_name(request.db_name, field="db_name", default=DEFAULT_DATABASE)
+        given = parse_name(request.table_name, field="table_name", default=uri.rstrip("/").rpartition("/")[2])
+        # The metadata table calls itself after its table, which is not registered under that name.
+        table_name = given.removesuffix("_metadata") if is_metadata else given
+        if not caller.may_touch(db_name=db_name, base_path=uri):
+            raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {uri}")
+        self._timelines.plans(uri)  # refuses a place without a table
+        if self._store.find_table(db_name, table_name) is not None:
+            # Two tables of one name: the path tells them apart, and the second gets it as its name.
+            table_name = f"{table_name}@{uri}"[:255]
+        table, _ = self._store.register_table(
+            NewTable(
+                db_name,
+                table_name,
+                uri,
+                owner=parse_name(request.owner, field="owner", default="default"),
+                queue=parse_name(request.queue, field="queue", default="default"),
+            )
+        )
+        return table
+
+
+def _refuse_unfit(
+    table: ManagedTable,
+    action: ServiceAction,
+    instant: str,
+    plans: Mapping[str, tuple[ServiceAction | None, bool]],
+) -> None:
+    if instant not in plans:
+        raise RefusedCallError(
+            Refusal.PLAN_NOT_FOUND,
+            f"{instant} is not on the timeline of {table.name}: it was rolled back or archived, or never there",
+        )
+    found, _ = plans[instant]
+    if found is not action:
+        what = "no table service" if found is None else f"a {found.value}"
+        raise RefusedCallError(Refusal.WRONG_ACTION, f"{instant} of {table.name} is {what}, not a {action.value}")
