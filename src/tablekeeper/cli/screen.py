@@ -21,7 +21,7 @@ from tablekeeper.cli.escapes import escaped
 from tablekeeper.cli.json_text import plain_value
 from tablekeeper.table.views import TableDescription, format_bytes
 
-__all__ = ["show_description", "show_files", "show_rows", "show_timeline"]
+__all__ = ["show_description", "show_files", "show_records", "show_rows", "show_timeline"]
 
 _CELL_WIDTH = 40
 _GAP = 2
@@ -107,6 +107,18 @@ def show_rows(schema: pa.Schema, batches: Sequence[pa.RecordBatch], *, limit: in
     if hidden:
         names = ", ".join(hidden)
         _note(console, f"{_count(len(hidden), 'column')} not shown: {names}. Choose with --columns, or use --json.")
+
+
+def show_records(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Short texts under these headers, one record a line."""
+    table = _table()
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_cut(text)) for text in row))
+    console = _console()
+    console.print(table)
+    _note(console, _count(len(rows), "line"))
 
 
 def _console() -> Console:

@@ -1,0 +1,367 @@
+"""`tablekeeper service …`: look at and operate a running Table Management Service.
+
+Each command prints a table for people, or with `--json` what the service answered. The address comes from `--url` or
+the variable TABLEKEEPER_SERVICE, the token from TABLEKEEPER_TOKEN only: what stands on a command line can be seen by
+everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from tablekeeper.cli.arguments import AsJson, Debug, examples
+from tablekeeper.cli.failures import reported
+from tablekeeper.cli.json_text import json_document
+from tablekeeper.cli.screen import show_records
+from tablekeeper.client.http import ServiceClient, path_of
+from tablekeeper.errors import InvalidRequestError
+
+__all__ = ["management_commands"]
+
+management_commands = typer.Typer(
+    name="service", help="Look at and operate a running Table Management Service.", no_args_is_help=True
+)
+
+_PAGE = 500
+_TABLE_COLUMNS = ("table", "path", "queue", "priority", "state", "behind", "plans")
+_OPERATION_COLUMNS = ("id", "table", "action", "instant", "status", "runs", "queue", "note")
+
+Url = Annotated[
+    str,
+    typer.Option(envvar="TABLEKEEPER_SERVICE", metavar="URL", help="Where the service listens."),
+]
+TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="A registered table.", show_default=False)]
+OperationId = Annotated[int, typer.Argument(metavar="ID", help="An operation.", min=1, show_default=False)]
+Most = Annotated[int, typer.Option(min=1, help="At most so many.")]
+
+
+@management_commands.command(
+    epilog=examples("tablekeeper service tables", "tablekeeper service tables --search trips --json")
+)
+@reported
+def tables(
+    *,
+    search: Annotated[str, typer.Option(help="A part of the name or path.")] = "",
+    quarantined: Annotated[bool, typer.Option("--quarantined", help="Only those in quarantine.")] = False,
+    limit: Most = 100,
+    url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """The registered tables."""
+    query = {"search": search, "quarantined": True if quarantined else None}
+    found = list(_pages(_client(url), "/v1/tables", "tables", query, limit=limit))
+    _show(found, as_json=as_json, columns=_TABLE_COLUMNS, row=_table_row)
+
+
+@management_commands.command(
+    epilog=examples(
+        "tablekeeper service add /lake/trips --db sales --queue nightly",
+        "tablekeeper service add /lake --recursive",
+    )
+)
+@reported
+def add(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A table, or with --recursive a folder of tables.")],
+    *,
+    recursive: Annotated[bool, typer.Option("--recursive", help="Every table below the path.")] = False,
+    db: Annotated[str, typer.Option(help="Name of the database.")] = "default",
+    name: Annotated[str, typer.Option(help="Name of the table; the last part of its path if left out.")] = "",
+    owner: Annotated[str, typer.Option(help="Who the table belongs to.")] = "",
+    queue: Annotated[str, typer.Option(help="The queue its work goes into.")] = "",
+    priority: Annotated[str, typer.Option(help="0 to 9, or low, normal, high.")] = "",
+    url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Register a table, or every table below a folder of this machine."""
+    if recursive and name:
+        raise InvalidRequestError("--name is for one table: leave it out with --recursive")
+    paths = _tables_below(Path(path)) if recursive else [path]
+    client = _client(url)
+    shared = {"db_name": db, "owner": owner, "queue": queue, "priority": priority}
+    added = []
+    with Progress(disable=not recursive, transient=True) as progress:
+        task = progress.add_task("registering", total=len(paths))
+        for each in paths:
+            absolute = each if "://" in each else str(Path(each).absolute())
+            added.append(client.post("/v1/tables", {**shared, "base_path": absolute, "table_name": name}))
+            progress.advance(task)
+    _show(added, as_json=as_json, columns=_TABLE_COLUMNS, row=_table_row)
+
+
+@management_commands.command(epilog=examples("tablekeeper service remove sales.trips"))
+@reported
+def remove(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug = False) -> None:
+    """Forget a table. Its files are not touched."""
+    _client(url).delete(_table_path(table))
+    typer.echo(f"{table} is not looked after any more")
+
+
+@management_commands.command(
+    epilog=examples("tablekeeper service pause sales.trips", "tablekeeper service pause sales.trips --resume")
+)
+@reported
+def pause(
+    table: TableName,
+    *,
+    resume: Annotated[bool, typer.Option("--resume", help="The end of a pause, or of a quarantine.")] = False,
+    url: Url = "http://localhost:9091",
+    debug: Debug = False,
+) -> None:
+    """Start nothing on a table until it is resumed. What runs goes on."""
+    client = _client(url)
+    shown = client.post(f"{_table_path(table)}/{'resume' if resume else 'pause'}")
+    if resume and shown["quarantine"]:
+        client.post(f"{_table_path(table)}/release")
+    typer.echo(f"{table} is {'looked after again' if resume else 'paused'}")
+
+
+@management_commands.command(
+    epilog=examples("tablekeeper service run sales.trips compaction", "tablekeeper service run sales.trips clean")
+)
+@reported
+def run(
+    table: TableName,
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="compaction, clustering, clean, archive, …")],
+    *,
+    url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Ask for a service now, whether it is due or not."""
+    answer = _client(url).post(f"{_table_path(table)}{path_of('run', service)}")
+    _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+
+
+@management_commands.command(
+    epilog=examples(
+        "tablekeeper service operations --status failed",
+        "tablekeeper service operations --table sales.trips --limit 20 --json",
+    )
+)
+@reported
+def operations(
+    *,
+    table: Annotated[str, typer.Option(metavar="DB.TABLE", help="Only those of this table.")] = "",
+    status: Annotated[str | None, typer.Option(help="pending, claimed, running, completed, failed, …")] = None,
+    action: Annotated[str | None, typer.Option(help="compaction, clustering, clean, …")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only those of this queue.")] = None,
+    limit: Most = 50,
+    url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """What waits, runs and ran, the newest first."""
+    db_name, table_name = _split(table) if table else ("", "")
+    query = {"db_name": db_name, "table_name": table_name, "status": status, "action": action, "queue": queue}
+    found = list(_pages(_client(url), "/v1/operations", "operations", query, limit=limit))
+    _show(found, as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+
+
+@management_commands.command(epilog=examples("tablekeeper service show 42", "tablekeeper service show sales.trips"))
+@reported
+def show(
+    what: Annotated[str, typer.Argument(metavar="ID|DB.TABLE", help="An operation, or a table.")],
+    *,
+    url: Url = "http://localhost:9091",
+    debug: Debug = False,
+) -> None:
+    """All about an operation with its attempts, or about a table with its policy, as JSON."""
+    path = path_of("v1", "operations", int(what)) if what.isdigit() else _table_path(what)
+    typer.echo(json_document(_client(url).get(path)))
+
+
+@management_commands.command(epilog=examples("tablekeeper service logs 42", "tablekeeper service logs 42 --attempt 1"))
+@reported
+def logs(
+    operation: OperationId,
+    *,
+    attempt: Annotated[int | None, typer.Option(min=1, help="The newest one if left out.")] = None,
+    url: Url = "http://localhost:9091",
+    debug: Debug = False,
+) -> None:
+    """The end of what an attempt printed, also while it runs."""
+    typer.echo(_client(url).get(path_of("v1", "operations", operation, "log"), {"attempt": attempt}), nl=False)
+
+
+@management_commands.command(epilog=examples('tablekeeper service cancel 42 --reason "wrong table"'))
+@reported
+def cancel(
+    operation: OperationId,
+    *,
+    reason: Annotated[str, typer.Option(help="Shown to whoever asks later.")] = "",
+    url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Cancel what waits; ask what runs to stop."""
+    answer = _client(url).post(path_of("v1", "operations", operation, "cancel"), {"reason": reason})
+    _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+
+
+@management_commands.command(epilog=examples("tablekeeper service retry 42"))
+@reported
+def retry(
+    operation: OperationId, *, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False
+) -> None:
+    """Try a failed, cancelled or quarantined operation again."""
+    answer = _client(url).post(path_of("v1", "operations", operation, "retry"))
+    _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+
+
+@management_commands.command(epilog=examples("tablekeeper service clear sales.trips"))
+@reported
+def clear(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug = False) -> None:
+    """Remove a table's waiting and finished operations from the service. The timeline keeps its plans."""
+    answer = _client(url).post(path_of("v1", "operations", "clear", *_split(table)))
+    typer.echo(f"{answer['cleared']} operations of {table} were removed")
+
+
+@management_commands.command(epilog=examples("tablekeeper service instances"))
+@reported
+def instances(*, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False) -> None:
+    """The instances of the service and when each was seen."""
+    found = _client(url).get("/v1/instances")["instances"]
+    columns = ("instance_id", "host", "pid", "address", "slots", "running", "seen_s_ago", "is_draining")
+    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
+
+
+@management_commands.command(epilog=examples("tablekeeper service queues"))
+@reported
+def queues(*, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False) -> None:
+    """What waits and runs in each queue."""
+    found = _client(url).get("/v1/queues")["queues"]
+    columns = ("queue", "pending", "claimed", "running", "quarantined")
+    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each.get(name, 0)) for name in columns])
+
+
+@management_commands.command(
+    epilog=examples("tablekeeper service alarms", "tablekeeper service alarms --resolved --json")
+)
+@reported
+def alarms(
+    *,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Those that are over too.")] = False,
+    url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Open alarms."""
+    found = _client(url).get("/v1/alarms", {"resolved": "true" if resolved else None})["alarms"]
+    columns = ("alarm_id", "rule", "text", "opened_ms", "resolved_ms")
+    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
+
+
+@management_commands.command(
+    epilog=examples(
+        "tablekeeper service tokens",
+        "tablekeeper service tokens --add ingest --role writer --database sales",
+        "tablekeeper service tokens --revoke 3",
+    )
+)
+@reported
+def tokens(
+    *,
+    add: Annotated[str, typer.Option(metavar="NAME", help="Make a token. It is shown once.")] = "",
+    role: Annotated[str, typer.Option(help="viewer, writer, operator or admin.")] = "viewer",
+    database: Annotated[list[str] | None, typer.Option(help="Only for this database. Can be repeated.")] = None,
+    path_prefix: Annotated[list[str] | None, typer.Option(help="Only below this path. Can be repeated.")] = None,
+    revoke: Annotated[int, typer.Option(metavar="ID", help="Make a token worthless.")] = 0,
+    url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """The tokens of the service; make and revoke them."""
+    client = _client(url)
+    if add:
+        body = {"name": add, "role": role, "databases": database or [], "path_prefixes": path_prefix or []}
+        made = client.post("/v1/tokens", body)
+        typer.echo(json_document(made) if as_json else made["token"])
+        return
+    if revoke:
+        client.delete(path_of("v1", "tokens", revoke))
+        typer.echo(f"token {revoke} is revoked")
+        return
+    columns = ("token_id", "name", "role", "databases", "path_prefixes", "revoked_ms")
+    found = client.get("/v1/tokens")["tokens"]
+    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
+
+
+def _client(url: str) -> ServiceClient:
+    return ServiceClient(url.split(","), token=os.environ.get("TABLEKEEPER_TOKEN", ""))
+
+
+def _pages(
+    client: ServiceClient, path: str, field: str, query: Mapping[str, object], *, limit: int
+) -> Iterator[dict[str, Any]]:
+    after, left = 0, limit
+    while left > 0:
+        answer = client.get(path, {**query, "after": after, "limit": min(_PAGE, left)})
+        yield from answer[field]
+        left -= len(answer[field])
+        if answer["next"] is None:
+            return
+        after = answer["next"]
+
+
+def _show(found: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str], row: Any) -> None:
+    if as_json:
+        for each in found:
+            typer.echo(json_document(each))
+    else:
+        show_records(columns, [row(each) for each in found])
+
+
+def _table_row(table: Mapping[str, Any]) -> list[str]:
+    state = "quarantined" if table["quarantine"] else "paused" if table["paused"] else "active"
+    facts = table["facts"]
+    return [
+        f"{table['db_name']}.{table['table_name']}",
+        table["base_path"],
+        table["queue"],
+        str(table["priority"]),
+        state,
+        f"{facts['commits_behind']} commits",
+        str(facts["pending_plans"]),
+    ]
+
+
+def _operation_row(operation: Mapping[str, Any]) -> list[str]:
+    return [
+        str(operation["operation_id"]),
+        operation["table"],
+        operation["action"],
+        operation["instant"],
+        operation["status"],
+        str(operation["run_times"]),
+        operation["queue"],
+        operation["note"] or operation["why"],
+    ]
+
+
+def _split(table: str) -> tuple[str, str]:
+    db_name, dot, table_name = table.partition(".")
+    return (db_name, table_name) if dot else ("default", db_name)
+
+
+def _table_path(table: str) -> str:
+    return path_of("v1", "tables", *_split(table))
+
+
+def _tables_below(folder: Path) -> list[str]:
+    """Folders that hold a `.hoodie/hoodie.properties`; nothing is looked for inside of a table."""
+    found: list[str] = []
+    for here, names, _ in os.walk(folder):
+        if (Path(here) / ".hoodie" / "hoodie.properties").is_file():
+            found.append(here)
+            names.clear()
+    if not found:
+        raise InvalidRequestError(f"{folder}: no table below this folder")
+    return sorted(found)
