@@ -11,12 +11,26 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-__all__ = ["SYSTEM_RUNTIME", "Clock", "Event", "Ids", "Periodic", "Runtime", "SystemClock", "SystemIds", "Threads"]
+__all__ = [
+    "SYSTEM_RUNTIME",
+    "Clock",
+    "Event",
+    "Ids",
+    "Periodic",
+    "Pool",
+    "Runtime",
+    "SystemClock",
+    "SystemIds",
+    "Threads",
+]
+
+Pool = Executor
+"""Threads that a library runs its calls on."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -139,6 +153,10 @@ class Threads:
     def event(self) -> Event:
         """An event that has not happened yet."""
         return threading.Event()
+
+    def pool(self, width: int, *, name: str) -> Pool:
+        """At most `width` threads for a library that wants to own them; whoever asked shuts them down."""
+        return ThreadPoolExecutor(max_workers=width, thread_name_prefix=name)
 
     def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 16) -> list[R]:
         """`[function(i) for i in items]` on at most `width` threads, in the order of `items`."""

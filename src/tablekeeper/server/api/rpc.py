@@ -1,0 +1,258 @@
+"""The gRPC server: the calls of REST under the names in `tms.proto`, with reflection and health.
+
+The messages are built from `tms.binpb`, the compiled form of `tms.proto` that is kept beside it; a test compiles it
+anew and compares. Permissions are checked by the calls themselves, the caller comes from the metadata.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, struct_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
+from tablekeeper.runtime import Pool
+from tablekeeper.server.api.administration import AdminCalls, Registration
+from tablekeeper.server.api.permissions import Caller, Gate
+from tablekeeper.server.api.refusals import Refusal, refusal_of
+from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
+from tablekeeper.server.model import ServiceAction
+from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
+
+__all__ = ["METHODS", "SERVICE", "RpcCalls", "grpc_server"]
+
+SERVICE = "tablekeeper.v1.TableManagement"
+_LOG = logging.getLogger(__name__)
+_PAGE = 100
+_MOST_BYTES = 1 << 20
+_CODE_KEY = "tablekeeper-code"
+_STATUS = {
+    Refusal.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Refusal.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    Refusal.FORBIDDEN_PLACE: grpc.StatusCode.PERMISSION_DENIED,
+    Refusal.TABLE_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Refusal.OPERATION_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Refusal.PLAN_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Refusal.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Refusal.WRONG_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    Refusal.TABLE_UNREADABLE: grpc.StatusCode.FAILED_PRECONDITION,
+    Refusal.INTERNAL: grpc.StatusCode.INTERNAL,
+    Refusal.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
+
+Call = Callable[["RpcCalls", Caller, Any], Any]
+
+
+def _load_messages() -> Mapping[str, Any]:
+    content = files("tablekeeper.server.api").joinpath("tms.binpb").read_bytes()
+    described = descriptor_pb2.FileDescriptorSet.FromString(content)
+    pool = descriptor_pool.Default()
+    for file in described.file:
+        if file.package == "tablekeeper.v1":
+            pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tablekeeper.v1.{name}"))
+        for file in described.file
+        if file.package == "tablekeeper.v1"
+        for name in (message.name for message in file.message_type)
+    }
+
+
+_MESSAGES = _load_messages()
+
+
+class RpcCalls:
+    """What the methods call."""
+
+    def __init__(self, gate: Gate, writers: WriterCalls, admin: AdminCalls) -> None:
+        self.gate = gate
+        self.writers = writers
+        self.admin = admin
+
+
+def grpc_server(
+    calls: RpcCalls, *, address: str, threads: Pool, certificate: bytes | None = None, key: bytes | None = None
+) -> tuple[grpc.Server, int]:
+    """A server that listens at `address` once it is started, and its port. `threads` run the calls."""
+    server = grpc.server(threads, options=[("grpc.max_receive_message_length", _MOST_BYTES)])
+    handlers = {name: _handler(calls, request, call) for name, (request, call) in METHODS.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    state = health.HealthServicer()
+    state.set("", health_pb2.HealthCheckResponse.SERVING)
+    state.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if certificate is not None and key is not None:
+        port = server.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)]))
+    else:
+        port = server.add_insecure_port(address)
+    return server, port
+
+
+def _handler(calls: RpcCalls, request: str, call: Call) -> Any:
+    def behave(message: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return call(calls, _caller(calls.gate, context), message)
+        except TablekeeperError as error:
+            refusal = refusal_of(error)
+            _LOG.info("gRPC %s: %s: %r", request, refusal.code, str(error)[:500])
+            context.set_trailing_metadata(((_CODE_KEY, refusal.code),))
+            context.abort(_STATUS.get(refusal, grpc.StatusCode.INVALID_ARGUMENT), str(error)[:2000])
+            raise AssertionError("abort always raises") from error
+
+    return grpc.unary_unary_rpc_method_handler(
+        behave,
+        request_deserializer=_MESSAGES[request].FromString,
+        response_serializer=lambda answer: answer.SerializeToString(),
+    )
+
+
+def _caller(gate: Gate, context: grpc.ServicerContext) -> Caller:
+    metadata = dict(context.invocation_metadata())
+    # `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, or `unix:`, which only the own machine can reach.
+    kind, _, rest = context.peer().partition(":")
+    host = "127.0.0.1" if kind == "unix" else rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "")
+    return gate.admit(authorization=metadata.get("authorization"), client_host=host)
+
+
+def _submit(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    plans = calls.writers.submit(caller, ServiceAction.parse(message.service), _submit_request(message))
+    shown = [{"instant": p.instant, "state": p.state, "operation_id": p.operation_id or 0} for p in plans]
+    return _MESSAGES["SubmitAnswer"](plans=[_MESSAGES["SubmittedPlan"](**each) for each in shown])
+
+
+def _remove(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    removed = calls.writers.remove(caller, ServiceAction.parse(message.service), _submit_request(message))
+    return _MESSAGES["RemoveAnswer"](removed=removed)
+
+
+def _notice_commit(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    table = calls.writers.callback(caller, table_name=message.table_name, base_path=message.base_path)
+    return _MESSAGES["TableAnswer"](table=table.name)
+
+
+def _register(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    policy = _policy(message.policy) if message.HasField("policy") else None
+    given = Registration(
+        message.base_path,
+        message.table_name,
+        message.db_name,
+        message.owner,
+        message.queue,
+        message.priority,
+        list(message.action_types),
+        policy,
+    )
+    table, is_new = calls.admin.register_table(caller, given)
+    return _struct({**table, "is_new": is_new})
+
+
+def _list_tables(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    wanted = TableFilter(message.db_name or None, message.queue or None, message.owner or None, search=message.search)
+    return _struct(calls.admin.list_tables(caller, wanted, _page(message)))
+
+
+def _list_operations(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    table_id = None
+    if message.table_name:
+        table_id = calls.admin.find_table(caller, message.db_name or "default", message.table_name).table_id
+    wanted = OperationFilter(table_id=table_id, queue=message.queue or None, owner=message.owner or None)
+    return _struct(calls.admin.list_operations(caller, wanted, _page(message)))
+
+
+def _read_log(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    text = calls.admin.operation_log(caller, message.operation_id, attempt=message.attempt or None)
+    return _MESSAGES["LogAnswer"](text=text)
+
+
+def _remove_table(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    calls.admin.remove_table(caller, message.db_name, message.table_name)
+    return _struct({"removed": f"{message.db_name}.{message.table_name}"})
+
+
+def _list_alarms(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    return _struct({"alarms": calls.admin.list_alarms(caller, _page(message), only_open=not message.resolved)})
+
+
+METHODS: Mapping[str, tuple[str, Call]] = {
+    "Submit": ("SubmitRequest", _submit),
+    "Remove": ("SubmitRequest", _remove),
+    "NoticeCommit": ("CommitNotice", _notice_commit),
+    "RegisterTable": ("TableRegistration", _register),
+    "ListTables": ("TableQuery", _list_tables),
+    "ShowTable": ("TableName", lambda c, who, m: _struct(c.admin.show_table(who, m.db_name, m.table_name))),
+    "ChangePolicy": (
+        "PolicyChange",
+        lambda c, who, m: _struct(c.admin.change_policy(who, m.db_name, m.table_name, _policy(m.policy))),
+    ),
+    "PauseTable": (
+        "TableName",
+        lambda c, who, m: _struct(c.admin.set_paused(who, m.db_name, m.table_name, is_paused=True)),
+    ),
+    "ResumeTable": (
+        "TableName",
+        lambda c, who, m: _struct(c.admin.set_paused(who, m.db_name, m.table_name, is_paused=False)),
+    ),
+    "ReleaseTable": ("TableName", lambda c, who, m: _struct(c.admin.release(who, m.db_name, m.table_name))),
+    "RemoveTable": ("TableName", _remove_table),
+    "RunService": (
+        "ServiceRequest",
+        lambda c, who, m: _struct(c.admin.run_service(who, m.db_name, m.table_name, m.service)),
+    ),
+    "ListOperations": ("OperationQuery", _list_operations),
+    "ShowOperation": ("OperationId", lambda c, who, m: _struct(c.admin.show_operation(who, m.operation_id))),
+    "ReadLog": ("LogRequest", _read_log),
+    "CancelOperation": (
+        "CancelRequest",
+        lambda c, who, m: _struct(c.admin.cancel_operation(who, m.operation_id, m.reason)),
+    ),
+    "RetryOperation": ("OperationId", lambda c, who, m: _struct(c.admin.retry_operation(who, m.operation_id))),
+    "ClearOperations": (
+        "TableName",
+        lambda c, who, m: _struct({"cleared": c.admin.clear_operations(who, m.db_name, m.table_name)}),
+    ),
+    "ListInstances": ("Nothing", lambda c, who, _: _struct({"instances": c.admin.list_instances(who)})),
+    "ListQueues": ("Nothing", lambda c, who, _: _struct({"queues": c.admin.list_queues(who)})),
+    "ListAlarms": ("AlarmQuery", _list_alarms),
+}
+"""Every method: the message it takes and what it does."""
+
+
+def _submit_request(message: Any) -> SubmitRequest:
+    return SubmitRequest(
+        message.table_name,
+        db_name=message.db_name,
+        instant=message.instant,
+        owner=message.owner,
+        queue=message.queue,
+        resource=message.resource,
+        parallelism=message.parallelism,
+        execution_engine=message.execution_engine,
+        extra_params=message.extra_params,
+    )
+
+
+def _page(message: Any) -> Page:
+    if message.after < 0:
+        raise InvalidRequestError("after is 0, or the `next` of the page before")
+    return Page(message.after, message.limit or _PAGE)
+
+
+def _policy(policy: struct_pb2.Struct) -> dict[str, Any]:
+    """A struct has floating-point numbers only; those of a policy that are whole were meant as such."""
+    given = json_format.MessageToDict(policy)
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in given.items()
+    }
+
+
+def _struct(answer: Mapping[str, Any]) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    struct.update(answer)
+    return struct
