@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tablekeeper.model import Action, Instant
 from tablekeeper.runtime import Runtime
@@ -35,6 +35,13 @@ class TableTimelines:
             for instant in table.timeline()
             if instant.action is not Action.SAVEPOINT
         }
+
+    def instants(self, base_path: str) -> Sequence[Instant]:
+        """The instants of the active timeline by requested time."""
+        return self._open(base_path).timeline().instants
+
+    def _open(self, base_path: str) -> Table:
+        return Table.open(base_path, engine="local", storage_options=self._storage_options, runtime=self._runtime)
 
 
 def _service_of(instant: Instant, *, is_mor: bool) -> ServiceAction | None:

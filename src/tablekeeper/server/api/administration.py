@@ -6,6 +6,7 @@ Answers are plain JSON values; times are epoch milliseconds of the database's cl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +120,16 @@ class AdminCalls:
         table = self.find_table(caller, db_name, table_name)
         return self._shown(self._store.change_policy(table.table_id, parse_policy(policy)))
 
+    def change_policy_text(self, caller: Caller, db_name: str, table_name: str, text: str) -> dict[str, Any]:
+        """The same from a text of JSON, as a form sends it."""
+        try:
+            policy = json.loads(text)
+        except ValueError as error:
+            raise InvalidRequestError(f"the policy is not JSON: {error}") from None
+        if not isinstance(policy, dict):
+            raise InvalidRequestError("a policy is a JSON object")
+        return self.change_policy(caller, db_name, table_name, policy)
+
     def set_paused(self, caller: Caller, db_name: str, table_name: str, *, is_paused: bool) -> dict[str, Any]:
         """A paused table starts nothing; what runs goes on."""
         caller.require(Role.OPERATOR)
@@ -216,6 +227,20 @@ class AdminCalls:
         for depth in self._store.queue_depths():
             queues.setdefault(depth.queue, {})[depth.status.word] = depth.operations
         return [{"queue": queue, **counts} for queue, counts in sorted(queues.items())]
+
+    def totals(self, caller: Caller) -> dict[str, int]:
+        """The lake in numbers. They are of the whole lake, also for a caller who does not see all of its tables."""
+        caller.require(Role.VIEWER)
+        counts = dict.fromkeys((status.word for status in Status), 0)
+        for depth in self._store.queue_depths():
+            counts[depth.status.word] += depth.operations
+        return {
+            "tables": self._store.count_tables(TableFilter()),
+            "paused": self._store.count_tables(TableFilter(is_paused=True)),
+            "quarantined": self._store.count_tables(TableFilter(is_quarantined=True)),
+            "pending": counts["pending"],
+            "running": counts["claimed"] + counts["running"],
+        }
 
     def list_alarms(self, caller: Caller, page: Page, *, only_open: bool) -> list[dict[str, Any]]:
         """Alarms, the newest first."""

@@ -26,7 +26,7 @@ from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import Role, ServiceAction, Status
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 
-__all__ = ["RestCalls", "needs", "rest_application"]
+__all__ = ["RestCalls", "needs", "parse_status", "rest_application"]
 
 _LOG = logging.getLogger(__name__)
 _ROLE = "tablekeeper_role"
@@ -249,7 +249,7 @@ def list_operations(
     table_id = admin.find_table(caller, db_name or "default", table_name).table_id if table_name else None
     wanted = OperationFilter(
         table_id=table_id,
-        statuses=None if status is None else tuple(map(_parse_status, status.split(","))),
+        statuses=None if status is None else tuple(map(parse_status, status.split(","))),
         actions=None if action is None else tuple(map(ServiceAction.parse, action.split(","))),
         queue=queue,
         owner=owner,
@@ -342,7 +342,8 @@ def health(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ok" if is_ready else "unavailable"}, status_code=200 if is_ready else 503)
 
 
-def _parse_status(text: str) -> Status:
+def parse_status(text: str) -> Status:
+    """By its word."""
     try:
         return Status[text.strip().upper()]
     except KeyError:
