@@ -342,5 +342,5 @@ def _environment() -> Environment:
 
 def _moment(moment_ms: int | None) -> str:
     if not moment_ms:
-        return "–"
+        return "-"
     return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
