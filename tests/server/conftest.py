@@ -9,14 +9,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import BigInteger, ColumnElement, literal
+from starlette.testclient import TestClient
 
+from tablekeeper import Table
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.api.web import Web, build_web
+from tablekeeper.server.observe.metrics import ServiceMetrics
+from tablekeeper.server.settings import Limits, ServerSettings
 from tablekeeper.server.store.sql import SqlJobStore, open_store
 from tests.support.databases import DEBIAN, PORTABLE, new_database, running_server
 
 # `make databases` asks for those that the operating system brings; the others need PyPI only.
 KINDS = DEBIAN if os.environ.get("TABLEKEEPER_DEBIAN_DATABASES") else PORTABLE
+
+SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64())])
 
 
 class StoreClock:
@@ -84,3 +93,44 @@ def store(
         opened.migrate()
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def table(lake: Path) -> Table:
+    """A merge-on-read table with something to compact."""
+    made = Table.create(lake / "trips", name="trips", schema=SCHEMA, key="id", ordering="ts", engine="local")
+    for ts in range(3):
+        made.upsert(pa.table({"id": ["a", "b"], "ts": [ts, ts]}, schema=SCHEMA))
+    return made
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[SqlJobStore]:
+    opened = open_store(f"sqlite:///{tmp_path / 'service.db'}")
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, lake: Path) -> ServerSettings:
+    return ServerSettings(work_dir=tmp_path, allow=(str(lake),), limits=Limits(body_bytes=20_000))
+
+
+@pytest.fixture
+def web(jobs: SqlJobStore, settings: ServerSettings) -> Web:
+    return build_web(jobs, settings, ServiceMetrics(jobs), SYSTEM_RUNTIME, engines=frozenset({"arrow", "flink"}))
+
+
+@pytest.fixture
+def client(web: Web) -> Iterator[TestClient]:
+    """A client on the same machine; there are no tokens."""
+    with TestClient(web.guarded, base_url="http://localhost:9091", client=("127.0.0.1", 5000)) as opened:
+        yield opened

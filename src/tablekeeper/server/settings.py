@@ -26,6 +26,8 @@ class Limits:
     log_bytes: int = 1_000_000
     failed_looks: int = 5
     body_bytes: int = 1_000_000
+    requests_per_s: float = 1000.0
+    request_burst: int = 2000
 
     def queue_limit(self, queue: str) -> int:
         return self.queue_limits.get(queue, self.default_queue_limit)

@@ -201,7 +201,7 @@ class AdminCalls:
         """Cancel what waits; ask what runs to stop."""
         caller.require(Role.OPERATOR)
         _, table = self._operation(caller, operation_id)
-        text = parse_name(reason, field="reason", default=f"cancelled by {caller.name}")
+        text = reason.strip() or f"cancelled by {caller.name}"
         return shown_operation(self._store.request_cancel(operation_id, text), table)
 
     def retry_operation(self, caller: Caller, operation_id: int) -> dict[str, Any]:

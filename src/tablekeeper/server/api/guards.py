@@ -81,10 +81,7 @@ class RequestGuard:
             await _answer(send, error)
             return
         body = _BoundedBody(receive, self._body_bytes)
-        try:
-            await self._app(scope, body.receive, _with_headers(send))
-        except _BodyTooLargeError:
-            await _answer(send, _too_large(self._body_bytes))
+        await self._app(scope, body.receive, _Answering(send, body).send)
 
     def _refuse(self, scope: Scope, headers: dict[str, str]) -> None:
         client = (scope.get("client") or ("",))[0]
@@ -101,31 +98,45 @@ class RequestGuard:
             raise RefusedCallError(Refusal.CROSS_SITE, "without tokens this service is called by localhost only")
 
 
-class _BodyTooLargeError(Exception):
-    """Raised into the application while it reads the body."""
-
-
 class _BoundedBody:
+    """The body as it comes in. Once it is too large the application gets an end without the rest."""
+
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._left = limit
+        self.limit = limit
+
+    @property
+    def is_too_large(self) -> bool:
+        return self._left < 0
 
     async def receive(self) -> Message:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
-        if self._left < 0:
-            raise _BodyTooLargeError
+        if self.is_too_large and message["type"] == "http.request":
+            return {"type": "http.request", "body": b"", "more_body": False}
         return message
 
 
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
+class _Answering:
+    """The answer as it goes out, with the headers that all have; in its place the refusal of a body too large."""
+
+    def __init__(self, send: Send, body: _BoundedBody) -> None:
+        self._send = send
+        self._body = body
+        self._has_begun = False
+        self._is_refused = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and not self._has_begun:
+            self._has_begun = True
+            self._is_refused = self._body.is_too_large
+            if self._is_refused:
+                await _answer(self._send, _too_large(self._body.limit))
             present = {name.lower() for name, _ in message["headers"]}
             message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in present)]
-        await send(message)
-
-    return sending
+        if not self._is_refused:
+            await self._send(message)
 
 
 async def _answer(send: Send, error: RefusedCallError) -> None:

@@ -25,12 +25,14 @@ _MOST_NAME = 255
 
 
 def parse_name(text: str, *, field: str, default: str = "") -> str:
-    """A name of a table, database, owner or queue: any characters but control characters, not too long."""
+    """A name of a table, database, owner or queue: no control characters, and no slash, which addresses are made of."""
     name = text.strip() or default
     if not name:
         raise InvalidRequestError(f"{field} is missing")
-    if len(name) > _MOST_NAME or any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise InvalidRequestError(f"{field} is a text of at most {_MOST_NAME} characters without control characters")
+    if len(name) > _MOST_NAME or any(ord(each) < 32 or 127 <= ord(each) < 160 or each == "/" for each in name):
+        raise InvalidRequestError(
+            f"{field} is a text of at most {_MOST_NAME} characters without slashes and control characters"
+        )
     return name
 
 

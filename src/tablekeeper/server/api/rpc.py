@@ -25,7 +25,7 @@ from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import ServiceAction
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 
-__all__ = ["METHODS", "SERVICE", "RpcCalls", "grpc_server"]
+__all__ = ["METHODS", "SERVICE", "RpcCalls", "grpc_server", "message_class"]
 
 SERVICE = "tablekeeper.v1.TableManagement"
 _LOG = logging.getLogger(__name__)
@@ -65,6 +65,11 @@ def _load_messages() -> Mapping[str, Any]:
 
 
 _MESSAGES = _load_messages()
+
+
+def message_class(name: str) -> Any:
+    """The class of a message of `tms.proto`."""
+    return _MESSAGES[name]
 
 
 class RpcCalls:

@@ -9,6 +9,7 @@ instant is told to whoever sent it; one that is known already costs no look.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -213,8 +214,8 @@ class WriterCalls:
             raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {uri}")
         self._timelines.plans(uri)  # refuses a place without a table
         if self._store.find_table(db_name, table_name) is not None:
-            # Two tables of one name: the path tells them apart, and the second gets it as its name.
-            table_name = f"{table_name}@{uri}"[:255]
+            # Two tables of one name: their paths tell them apart.
+            table_name = f"{table_name[:200]}@{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
         table, _ = self._store.register_table(
             NewTable(
                 db_name,

@@ -119,9 +119,11 @@ class _LakeCollector(Collector):
             seen.add_metric((instance.instance_id,), (now_ms - instance.seen_ms) / 1000)
         yield seen
         lease = GaugeMetricFamily(
-            "tablekeeper_oldest_lease_seconds", "Age of the lease that was renewed longest ago, 0 if there is none."
+            "tablekeeper_shortest_lease_seconds", "Seconds until the next lease lapses; negative if one has."
         )
-        lease.add_metric((), self._store.oldest_lease_age_s())
+        shortest_s = self._store.shortest_lease_s()
+        if shortest_s is not None:
+            lease.add_metric((), shortest_s)
         yield lease
         yield from self._tables(now_ms)
 
@@ -130,9 +132,9 @@ class _LakeCollector(Collector):
             "tablekeeper_table_behind_seconds", "How long a table has had work that is not done.", labels=("table",)
         )
         reads = GaugeMetricFamily(
-            "tablekeeper_table_read_amplification", "Files a reader opens for each base file.", labels=("table",)
+            "tablekeeper_table_read_amplification", "Files that a reader opens for each base file.", labels=("table",)
         )
-        for table in self._store.list_behind(_TABLES_NAMED):
+        for table in map(self._store.load_table, self._store.longest_waiting_tables(_TABLES_NAMED)):
             if table.facts.behind_since_ms is not None:
                 behind.add_metric((table.name,), max(0.0, (now_ms - table.facts.behind_since_ms) / 1000))
             if table.facts.read_amplification is not None:

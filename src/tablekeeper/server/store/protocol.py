@@ -363,6 +363,14 @@ class OperationStore(Protocol):
         """Active operations by queue and status."""
         ...
 
+    def longest_waiting_tables(self, limit: int) -> list[int]:
+        """Ids of tables with active operations, by the age of the oldest of them."""
+        ...
+
+    def shortest_lease_s(self) -> float | None:
+        """Seconds until the next lease lapses, negative if one has; None if nothing is held."""
+        ...
+
     def add_event(
         self,
         kind: str,

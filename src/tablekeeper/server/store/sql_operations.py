@@ -162,6 +162,22 @@ class SqlOperations:
             lambda connection: [QueueDepth(queue, Status(status), n) for queue, status, n in connection.execute(query)]
         )
 
+    def longest_waiting_tables(self, limit: int) -> list[int]:
+        query = (
+            select(OPERATION.c.tbl_id)
+            .where(OPERATION.c.status.in_(sorted(ACTIVE)))
+            .group_by(OPERATION.c.tbl_id)
+            .order_by(func.min(OPERATION.c.operation_id))
+            .limit(limit)
+        )
+        return self._database.read(lambda connection: [int(each) for each in connection.execute(query).scalars()])
+
+    def shortest_lease_s(self) -> float | None:
+        first = func.min(OPERATION.c.lease_until_ms) - self._database.now
+        query = select(first).where(OPERATION.c.status.in_((Status.CLAIMED, Status.RUNNING)))
+        left_ms = self._database.read(lambda connection: connection.execute(query).scalar_one())
+        return None if left_ms is None else float(left_ms) / 1000
+
     def add_event(
         self,
         kind: str,

@@ -1,0 +1,94 @@
+"""The whole web application: routes, pages, metrics, and the guard around all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import Depends, FastAPI, Response
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.runtime import Runtime
+from tablekeeper.server.api.administration import AdminCalls
+from tablekeeper.server.api.guards import RateLimit, RequestGuard
+from tablekeeper.server.api.permissions import Gate
+from tablekeeper.server.api.rest import RestCalls, needs, rest_application
+from tablekeeper.server.api.rpc import RpcCalls
+from tablekeeper.server.api.writers import WriterCalls
+from tablekeeper.server.dashboard.pages import add_dashboard
+from tablekeeper.server.model import Role
+from tablekeeper.server.observe.metrics import CONTENT_TYPE, ServiceMetrics
+from tablekeeper.server.places import AllowedPlaces
+from tablekeeper.server.settings import ServerSettings
+from tablekeeper.server.store.protocol import JobStore
+from tablekeeper.server.timelines import TableTimelines
+
+__all__ = ["Web", "build_web"]
+
+
+class Web:
+    """What listens: the application for HTTP, bare as `app` and behind its guard, and the calls for gRPC."""
+
+    def __init__(self, app: FastAPI, guarded: ASGIApp, rpc: RpcCalls) -> None:
+        self.app = app
+        self.guarded = guarded
+        self.rpc = rpc
+
+
+def build_web(
+    store: JobStore, settings: ServerSettings, metrics: ServiceMetrics, runtime: Runtime, *, engines: frozenset[str]
+) -> Web:
+    """Put it together. `engines` are the names of those that this service has."""
+    gate = Gate(store, runtime.clock)
+    places = AllowedPlaces(settings.allow)
+    timelines = TableTimelines(settings.storage_options, runtime)
+    writers = WriterCalls(store, places, timelines, engines=engines)
+    admin = AdminCalls(store, places, timelines, runtime.ids)
+    app = rest_application(RestCalls(gate, writers, admin, is_ready=_readiness(store)))
+    app.add_api_route("/metrics", _metrics_route(metrics), dependencies=[Depends(needs(Role.VIEWER))], tags=["service"])
+    add_dashboard(app, timelines=timelines, runtime=runtime)
+    app.add_middleware(_Measured, metrics=metrics, runtime=runtime)
+    rate = RateLimit(per_second=settings.limits.requests_per_s, burst=settings.limits.request_burst, runtime=runtime)
+    guarded = RequestGuard(app, gate=gate, rate=rate, body_bytes=settings.limits.body_bytes)
+    return Web(app, guarded, RpcCalls(gate, writers, admin))
+
+
+def _readiness(store: JobStore) -> Callable[[], bool]:
+    def is_ready() -> bool:
+        try:
+            store.now_ms()
+        except TablekeeperError:
+            return False
+        return True
+
+    return is_ready
+
+
+def _metrics_route(metrics: ServiceMetrics) -> Callable[[], Response]:
+    def show_metrics() -> Response:
+        """Metrics for Prometheus."""
+        return Response(metrics.exposed(), media_type=CONTENT_TYPE)
+
+    return show_metrics
+
+
+class _Measured(BaseHTTPMiddleware):
+    """Counts requests by the template of their route: what clients send does not become a label."""
+
+    def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, runtime: Runtime) -> None:
+        super().__init__(app)
+        self._metrics = metrics
+        self._clock = runtime.clock
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        started_s = self._clock.monotonic_s()
+        response = await call_next(request)
+        route = request.scope.get("route")
+        self._metrics.request_answered(
+            route=getattr(route, "path", "other"),
+            status=response.status_code,
+            seconds=self._clock.monotonic_s() - started_s,
+        )
+        return response

@@ -1,0 +1,124 @@
+"""The pages without a browser: what they show, what their forms do, and what they keep from others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from tablekeeper import Table
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.api.web import build_web
+from tablekeeper.server.observe.metrics import ServiceMetrics
+from tablekeeper.server.settings import ServerSettings
+from tablekeeper.server.store.protocol import NewTable, Page, TableFilter
+from tablekeeper.server.store.sql import SqlJobStore
+
+NASTY = "<script>alert(1)<\\script>'\"; DROP TABLE tbl;--"
+
+
+@pytest.fixture
+def registered(client: TestClient, lake: Path, table: Table) -> str:
+    """The page of a registered table."""
+    client.post("/v1/tables", json={"db_name": "db", "table_name": "trips", "base_path": str(lake / "trips")})
+    return "/tables/db/trips"
+
+
+def form_token(client: TestClient, page: str) -> str:
+    found = re.search(r'name="form_token" value="([0-9a-f]+)"', client.get(page).text)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("page", ["/", "/tables", "/operations", "/instances", "/alarms", "/login"])
+def test_every_page_renders_on_an_empty_lake(client: TestClient, page: str) -> None:
+    answer = client.get(page)
+    assert answer.status_code == 200
+    assert answer.text.startswith("<!doctype html>")
+
+
+def test_a_tables_page_draws_its_timeline(client: TestClient, registered: str, table: Table) -> None:
+    table.schedule_compaction()
+    page = client.get(registered).text
+    assert page.count('class="bar completed"') == 3
+    assert page.count('class="bar requested"') == 1
+    assert "deltacommit completed: requested" in page
+
+
+def test_a_tables_page_says_why_the_table_cannot_be_read(client: TestClient, registered: str, lake: Path) -> None:
+    (lake / "trips" / ".hoodie" / "hoodie.properties").write_text("nonsense")
+    page = client.get(registered)
+    assert page.status_code == 200
+    assert "The table cannot be read" in page.text
+
+
+def test_acting_asks_first_says_what_happens_and_then_does_it(
+    client: TestClient, registered: str, jobs: SqlJobStore
+) -> None:
+    asked = client.get(f"{registered}/confirm/pause").text
+    assert "Nothing will start on this table" in asked
+    token = form_token(client, f"{registered}/confirm/pause")
+    answer = client.post(f"{registered}/confirm/pause", data={"form_token": token}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, registered)
+    assert jobs.list_tables(TableFilter(), Page())[0].is_paused
+
+
+@pytest.mark.parametrize("given", [{}, {"form_token": "0" * 32}, {"form_token": ""}])
+def test_a_form_that_this_service_did_not_render_changes_nothing(
+    client: TestClient, registered: str, jobs: SqlJobStore, given: dict[str, str]
+) -> None:
+    client.get(registered)
+    answer = client.post(f"{registered}/confirm/pause", data=given, follow_redirects=False)
+    assert answer.status_code == 403
+    assert not jobs.list_tables(TableFilter(), Page())[0].is_paused
+
+
+def test_a_policy_is_changed_by_a_form_and_a_wrong_one_is_refused(
+    client: TestClient, registered: str, jobs: SqlJobStore
+) -> None:
+    token = form_token(client, registered)
+    client.post(f"{registered}/policy", data={"form_token": token, "policy": '{"compact_after_commits": 2}'})
+    assert jobs.list_tables(TableFilter(), Page())[0].policy == {"compact_after_commits": 2}
+    wrong = client.post(f"{registered}/policy", data={"form_token": token, "policy": "{"})
+    assert (wrong.status_code, "not JSON" in wrong.text) == (400, True)
+
+
+def test_an_operation_is_shown_cancelled_and_tried_again(client: TestClient, registered: str) -> None:
+    token = form_token(client, f"{registered}/confirm/clean")
+    client.post(f"{registered}/confirm/clean", data={"form_token": token})
+    assert "asked for by local" in client.get("/operations/1").text
+    for verb, status in (("cancel", "cancelled"), ("retry", "pending")):
+        client.post(f"/operations/1/confirm/{verb}", data={"form_token": token})
+        assert f'<span class="state {status}">{status}</span>' in client.get("/operations/1").text
+
+
+def test_names_of_all_kinds_are_shown_harmlessly(client: TestClient, jobs: SqlJobStore, lake: Path) -> None:
+    jobs.register_table(NewTable(NASTY, "\u202e" + "x" * 200, f"{lake}/{NASTY}", owner=NASTY, queue=NASTY))
+    for page in ("/tables", "/", f"/tables/{quote(NASTY, safe='')}/{quote(chr(0x202E) + 'x' * 200, safe='')}"):
+        answer = client.get(page)
+        assert answer.status_code == 200
+        assert "<script>alert" not in answer.text
+    assert "&lt;script&gt;alert(1)" in client.get("/tables").text
+
+
+def test_with_tokens_the_pages_want_a_login_and_the_cookie_is_out_of_reach(
+    client: TestClient, jobs: SqlJobStore, settings: ServerSettings
+) -> None:
+    secret = client.post("/v1/tokens", json={"name": "root", "role": "admin"}).json()["token"]
+    web = build_web(jobs, settings, ServiceMetrics(jobs), SYSTEM_RUNTIME, engines=frozenset())
+    with TestClient(web.guarded, base_url="http://localhost", client=("127.0.0.1", 5000)) as browser:
+        for page in ("/", "/tables", "/operations", "/operations/1", "/instances", "/alarms", "/tables/a/b"):
+            assert browser.get(page, follow_redirects=False).headers["location"] == "/login"
+        assert browser.post("/login", data={"token": "nonsense"}).status_code == 401
+        logged_in = browser.post("/login", data={"token": secret}, follow_redirects=False)
+        cookie = logged_in.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        overview = browser.get("/")
+        assert overview.status_code == 200
+        assert secret not in overview.text
+        browser.post("/logout", data={"form_token": form_token(browser, "/")})
+        assert browser.get("/", follow_redirects=False).headers["location"] == "/login"

@@ -1,0 +1,112 @@
+"""The gRPC interface over a real socket: the same calls, permissions and codes as REST."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2, json_format
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_tools import protoc
+
+from tablekeeper import Table
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.api.rpc import METHODS, SERVICE, grpc_server, message_class
+from tablekeeper.server.api.web import Web
+from tablekeeper.server.model import Role
+from tablekeeper.server.store.protocol import NewToken, OperationFilter, Page
+from tablekeeper.server.store.sql import SqlJobStore
+
+
+@pytest.fixture
+def channel(web: Web) -> Iterator[grpc.Channel]:
+    pool = SYSTEM_RUNTIME.threads.pool(4, name="grpc-test")
+    server, port = grpc_server(web.rpc, address="127.0.0.1:0", threads=pool)
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as opened:
+        yield opened
+    server.stop(grace=None).wait()
+    pool.shutdown()
+
+
+def ask(channel: grpc.Channel, method: str, *, token: str = "", **fields: Any) -> Any:
+    request, _ = METHODS[method]
+    call = channel.unary_unary(
+        f"/{SERVICE}/{method}",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=lambda data: data,
+    )
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    return call(message_class(request)(**fields), metadata=metadata, timeout=20)
+
+
+def refused(channel: grpc.Channel, method: str, **fields: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(channel, method, **fields)
+    error: Any = caught.value
+    return error.code(), dict(error.trailing_metadata() or ()).get("tablekeeper-code", "")
+
+
+def test_a_plan_goes_from_registration_to_the_queue(
+    channel: grpc.Channel, lake: Path, table: Table, jobs: SqlJobStore
+) -> None:
+    policy = json_format.ParseDict({"compact_after_commits": 3}, message_class("TableRegistration")().policy)
+    ask(channel, "RegisterTable", base_path=str(lake / "trips"), db_name="db", table_name="trips", policy=policy)
+    plan = table.schedule_compaction()
+    assert plan is not None
+    fields = {"service": "compact", "db_name": "db", "table_name": "trips", "instant": plan.instant.value}
+    for state in ("accepted", "known"):
+        answer = message_class("SubmitAnswer").FromString(ask(channel, "Submit", **fields))
+        assert [each.state for each in answer.plans] == [state]
+    (operation,) = jobs.list_operations(OperationFilter(), Page())
+    assert operation.instant == plan.instant.value
+    assert jobs.load_table(operation.table_id).policy == {"compact_after_commits": 3}
+    removed = message_class("RemoveAnswer").FromString(ask(channel, "Remove", **fields))
+    assert list(removed.removed) == [plan.instant.value]
+
+
+def test_refusals_have_the_codes_of_rest(channel: grpc.Channel, table: Table) -> None:
+    missing = refused(channel, "Submit", service="compact", table_name="nobody", instant="20200101000000000")
+    assert missing == (grpc.StatusCode.NOT_FOUND, "table_not_found")
+    assert refused(channel, "ShowOperation", operation_id=7) == (grpc.StatusCode.NOT_FOUND, "operation_not_found")
+    outside = refused(channel, "RegisterTable", base_path="/etc", table_name="x")
+    assert outside == (grpc.StatusCode.PERMISSION_DENIED, "forbidden_place")
+    wrong = refused(channel, "ListOperations", limit=5000)
+    assert wrong == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_wants_a_token_once_there_is_one(channel: grpc.Channel, jobs: SqlJobStore, method: str) -> None:
+    jobs.add_token(NewToken("root", "0" * 64, Role.ADMIN))
+    for token in ("", "nonsense"):
+        assert refused(channel, method, token=token) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
+
+
+def test_every_method_of_the_description_is_served_and_no_other() -> None:
+    described = descriptor_pb2.FileDescriptorSet.FromString(
+        files("tablekeeper.server.api").joinpath("tms.binpb").read_bytes()
+    )
+    names = {method.name for file in described.file for service in file.service for method in service.method}
+    assert names == set(METHODS)
+
+
+def test_the_compiled_description_is_that_of_the_proto_file(tmp_path: Path) -> None:
+    source = Path(str(files("tablekeeper.server.api").joinpath("tms.proto")))
+    compiled = tmp_path / "tms.binpb"
+    include = Path(protoc.__file__).parent / "_proto"
+    arguments = [f"-I{source.parent}", f"-I{include}", "--include_imports", f"--descriptor_set_out={compiled}"]
+    assert protoc.main(["protoc", *arguments, str(source)]) == 0
+    assert compiled.read_bytes() == source.with_suffix(".binpb").read_bytes()
+
+
+def test_health_and_reflection_answer(channel: grpc.Channel) -> None:
+    health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+    assert health.status == health_pb2.HealthCheckResponse.SERVING
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    answers = list(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([question])))
+    assert SERVICE in {service.name for service in answers[0].list_services_response.service}
