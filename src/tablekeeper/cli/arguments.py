@@ -20,6 +20,7 @@ __all__ = [
     "TablePath",
     "examples",
     "open_table",
+    "option_pairs",
     "show_listing",
     "show_result",
 ]
@@ -78,7 +79,11 @@ def open_table(
 ) -> Table:
     """The table, on the local engine."""
     return Table.open(
-        path, engine="local", storage_options=_pairs(storage_option), options=_pairs(option), progress=progress
+        path,
+        engine="local",
+        storage_options=option_pairs(storage_option),
+        options=option_pairs(option),
+        progress=progress,
     )
 
 
@@ -96,5 +101,6 @@ def show_listing(listing: Any, *, as_json: bool) -> None:
         typer.echo(json_document(fact))
 
 
-def _pairs(given: list[str] | None) -> dict[str, str]:
+def option_pairs(given: list[str] | None) -> dict[str, str]:
+    """What repeated options of the form name=value say."""
     return dict(each.split("=", 1) for each in given or [])

@@ -22,6 +22,7 @@ from tablekeeper.cli.json_text import json_document, json_rows
 from tablekeeper.cli.recovery import recovery_commands
 from tablekeeper.cli.rows import RowRequest, load_rows
 from tablekeeper.cli.screen import show_description, show_files, show_rows, show_timeline
+from tablekeeper.cli.serve import serve_commands
 from tablekeeper.cli.service import management_commands
 from tablekeeper.cli.services import service_commands
 from tablekeeper.config.options import OPTIONS
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.add_typer(doctor_commands)
 app.add_typer(recovery_commands)
 app.add_typer(service_commands)
+app.add_typer(serve_commands)
 app.add_typer(management_commands)
 
 

@@ -1,0 +1,91 @@
+"""One process of the service: the loops, HTTP and gRPC, until it is told to stop.
+
+Without tokens the service listens on the own machine only. SIGTERM and Ctrl-C end it in order: no new requests, no new
+operations, then a while for what runs.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import uvicorn
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.runtime import Runtime
+from tablekeeper.server.api.permissions import is_loopback
+from tablekeeper.server.api.rpc import grpc_server
+from tablekeeper.server.api.web import build_web
+from tablekeeper.server.app import Service, open_service
+from tablekeeper.server.engines.registry import engine_names
+from tablekeeper.server.observe.metrics import ServiceMetrics
+from tablekeeper.server.settings import ServerSettings
+
+__all__ = ["serve"]
+
+_LOG = logging.getLogger(__name__)
+_GRPC_THREADS = 16
+_CLOSING_S = 5
+
+
+def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
+    """Run until a signal says otherwise."""
+    service = open_service(settings, runtime=runtime, address=_address(settings))
+    try:
+        _refuse_open_door(service, settings)
+        _run(service, settings, runtime)
+    finally:
+        service.drain()
+
+
+def _run(service: Service, settings: ServerSettings, runtime: Runtime) -> None:
+    metrics = ServiceMetrics(service.store)
+    web = build_web(service.store, settings, metrics, runtime, engines=frozenset(engine_names()))
+    pool = runtime.threads.pool(_GRPC_THREADS, name="tablekeeper-grpc")
+    grpc = None
+    if settings.grpc_port is not None:
+        certificate = settings.tls_certificate.read_bytes() if settings.tls_certificate is not None else None
+        key = settings.tls_key.read_bytes() if settings.tls_key is not None else None
+        address = f"{_bracketed(settings.host)}:{settings.grpc_port}"
+        grpc, port = grpc_server(web.rpc, address=address, threads=pool, certificate=certificate, key=key)
+        grpc.start()
+        _LOG.info("gRPC at %s:%d", settings.host, port)
+    service.start()
+    config = uvicorn.Config(
+        web.guarded,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSING_S,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+    )
+    _LOG.info("listening at %s", _address(settings))
+    try:
+        uvicorn.Server(config).run()
+    finally:
+        if grpc is not None:
+            grpc.stop(grace=_CLOSING_S).wait()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _refuse_open_door(service: Service, settings: ServerSettings) -> None:
+    if is_loopback(settings.host):
+        return
+    if not service.store.has_tokens():
+        raise InvalidRequestError(
+            f"--host {settings.host}: there are no tokens, and without them only the own machine may call. Start with "
+            "--host 127.0.0.1, run `tablekeeper service tokens --add NAME --role admin`, and start again."
+        )
+    if settings.tls_certificate is None:
+        _LOG.warning("tokens and cookies cross the network unencrypted: give --tls-certificate and --tls-key")
+
+
+def _address(settings: ServerSettings) -> str:
+    scheme = "http" if settings.tls_certificate is None else "https"
+    return f"{scheme}://{_bracketed(settings.host)}:{settings.port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
