@@ -135,7 +135,7 @@ def chosen(waiting: list[Queued], limits: Limits | None = None, *, slots: int = 
     ],
 )
 def test_the_order_of_work(first: dict[str, Any], second: dict[str, Any]) -> None:
-    running = {"by_queue": {"q": 1}, "by_owner": {"o": 1}}
+    running: dict[str, Any] = {"by_queue": {"q": 1}, "by_owner": {"o": 1}}
     assert chosen([queued(2, **second), queued(1, **first)], **running) == [1]
     assert chosen([queued(1, **first), queued(2, **second)], **running) == [1]
 

@@ -7,6 +7,8 @@ operations, then a while for what runs.
 from __future__ import annotations
 
 import logging
+import signal
+from types import FrameType
 
 import uvicorn
 
@@ -62,12 +64,19 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime) -> None:
         ssl_keyfile=settings.tls_key,
     )
     _LOG.info("listening at %s", _address(settings))
+    # Uvicorn stops on these signals and then raises them again, which would end the process before it has drained.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _told_to_stop)
     try:
         uvicorn.Server(config).run()
     finally:
         if grpc is not None:
             grpc.stop(grace=_CLOSING_S).wait()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _told_to_stop(number: int, _: FrameType | None) -> None:
+    _LOG.info("%s: draining", signal.Signals(number).name)
 
 
 def _refuse_open_door(service: Service, settings: ServerSettings) -> None:
