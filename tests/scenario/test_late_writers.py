@@ -15,6 +15,7 @@ from tests.support.table_builder import trips
 __all__: list[str] = []
 
 LATE = trips(("a", "sf", 9, 9.0), ("d", "la", 9, 9.0))
+LEASED_LOCK = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 FEW = {
     "hoodie.keep.min.commits": 2,
     "hoodie.keep.max.commits": 3,
@@ -31,8 +32,25 @@ def world() -> Iterator[World]:
     made.forget()
 
 
-def write_late(world: World, *, at: str, archive: bool = False) -> tuple[Any, list[tuple[str, str]]]:
-    """How the late writer ended, and its calls: it is stopped before the first call for such a path."""
+@pytest.fixture
+def leased() -> Iterator[World]:
+    """The same with a lock whose lease lapses."""
+    made = World(table_type="mor", options={"hoodie.write.lock.provider": LEASED_LOCK})
+    made.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0)))
+    yield made
+    made.forget()
+
+
+def write_late(
+    world: World, *, at: str, archive: bool = False, completing: bool = False
+) -> tuple[Any, list[tuple[str, str]]]:
+    """How the late writer ended, and its calls: it is stopped before the first call for such a path.
+
+    When it is `completing`, the path must end so, and be about to be created.
+    """
+
+    def is_time(kind: str, path: str) -> bool:
+        return kind == "put_if_absent" and path.endswith(at) if completing else at in path
 
     def others(table: Any) -> None:
         # Nobody runs the periodic actions of the one that sleeps.
@@ -46,7 +64,7 @@ def write_late(world: World, *, at: str, archive: bool = False) -> tuple[Any, li
     crew = Crew(world)
     crew.add("late", lambda table: table.upsert(LATE))
     crew.add("others", others)
-    asleep = calls_before(world, lambda table: table.upsert(LATE), lambda _, path: path.endswith(at) or at in path)
+    asleep = calls_before(world, lambda table: table.upsert(LATE), is_time)
     outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
     assert outcomes["others"].error is None
     return outcomes["late"], crew.stage.actors["late"].calls
@@ -69,3 +87,31 @@ def test_a_writer_that_slept_until_its_first_file_writes_none(world: World) -> N
     assert isinstance(late.error, FencedError)
     assert not [path for _, path in calls if path.startswith(("sf/.fa", "la/.fa"))]
     assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
+
+
+@pytest.mark.parametrize("calls_on", [0, 1], ids=["before", "after"])
+def test_a_writer_that_slept_at_its_completed_file_reports_what_became_of_it(leased: World, calls_on: int) -> None:
+    """Before it, others roll the write back, and it must not report success; after it, the write stands."""
+    world = leased
+    crew = Crew(world)
+    crew.add("late", lambda table: table.upsert(LATE))
+
+    def others(table: Any) -> None:
+        world.clock.stall(LAPSED_S)
+        table.upsert(trips(("b", "sf", 2, 2.0)))
+
+    crew.add("others", others)
+    asleep = calls_before(
+        world,
+        lambda table: table.upsert(LATE),
+        lambda kind, path: kind == "put_if_absent" and path.endswith(".deltacommit"),
+    )
+    outcomes = crew.run(("late", asleep + calls_on), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert outcomes["others"].error is None
+    if calls_on:
+        assert outcomes["late"].error is None
+        assert world.rows() == [("a", 9.0), ("b", 2.0), ("c", 1.0), ("d", 9.0)]
+    else:
+        assert isinstance(outcomes["late"].error, FencedError)
+        assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
+    assert world.table.doctor().repairs == ()

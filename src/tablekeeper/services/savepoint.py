@@ -29,6 +29,7 @@ from tablekeeper.timeline import (
 )
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import load_heartbeats
+from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.metadata_step import release_indexes
 from tablekeeper.txn.restore import execute_restore, plan_restore
 from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, savepoints_of
@@ -149,7 +150,8 @@ def create_savepoint(
         metadata = SavepointMetadata(_USER, saved.saved_at_ms, comment, saved.files)
         completed_at = CompletionTime(next_time(environment, timeline))
         content = encode_savepoint_metadata(metadata)
-        complete_instant(storage, config, inflight, completed_at=completed_at, content=content)
+        completed = complete_instant(storage, config, inflight, completed_at=completed_at, content=content)
+        confirm_completed(environment, lease, completed, known=timeline)
     return saved
 
 

@@ -45,6 +45,7 @@ from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, next_time, time_after
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
+from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.markers import delete_markers
 from tablekeeper.txn.rivals import NothingUnseen, Rivals, Unseen
@@ -196,7 +197,7 @@ def commit_write(
         rounds_left = max(0, rounds_left - 1)
         rivals.refuse_unseen(news)
         waited.pause(unannounced)
-    write.heartbeat.stop()
+    write.heartbeat.stop(is_completed=True)
     _discard_markers(environment, write)
     return Committed(instant, lease.held_s)
 
@@ -295,13 +296,15 @@ def _publish(
     completed_at = CompletionTime(next_time(environment, timeline, after=first))
     write.heartbeat.check()
     lease.check()
-    return complete_instant(
+    completed = complete_instant(
         environment.storage,
         environment.config,
         write.inflight,
         completed_at=completed_at,
         content=encode_commit_metadata(metadata),
     )
+    confirm_completed(environment, lease, completed, known=timeline)
+    return completed
 
 
 def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> None:

@@ -157,13 +157,16 @@ class Heartbeat:
             else:
                 self._over = "its heartbeat was taken over or removed by another writer"
 
-    def stop(self) -> None:
-        """End the beating and remove the file. Again does nothing; one that lapsed may be another's and is left."""
+    def stop(self, *, is_completed: bool = False) -> None:
+        """End the beating and remove the file. Again does nothing; one that lapsed may be another's and is left.
+
+        With `is_completed` nobody else can beat for the instant any more, and a lapsed one is removed too.
+        """
         self._renewal.stop()
         with self._mutex:
             has_ended = self._ended() is not None
             self._is_stopped = True
-        if not has_ended:
+        if not has_ended or is_completed:
             try:
                 # With a name in it the file can be told from that of an executor which took the plan over.
                 if not self._content or load_heartbeat_owner(self._storage, self.instant) == self._content.decode():

@@ -34,6 +34,7 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
 
 __all__ = ["Restored", "execute_restore", "load_restore_plan", "plan_restore"]
@@ -114,6 +115,7 @@ def execute_restore(
             completed_at = CompletionTime(next_time(environment, timeline))
             content = encode_restore_metadata(metadata)
             restore = complete_instant(storage, config, restore, completed_at=completed_at, content=content)
+            confirm_completed(environment, lease, restore, known=timeline)
     return Restored(restore, plan.instants, tuple(file for _, files in rollbacks.values() for file in files))
 
 

@@ -47,6 +47,7 @@ from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_ro
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
+from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.markers import delete_markers, load_markers
 from tablekeeper.txn.metadata_sync import remove_metadata_update
@@ -143,6 +144,8 @@ def _discard_late_files(environment: TableEnvironment, target: Instant, files: l
         is_old = timeline.is_archived(target.requested_at)
         if is_old and find_archived(environment.storage, environment.config, target) is not None:
             return
+        # A writer that woke up late may also have got as far as the metadata table.
+        _remove_from_metadata_table(environment, target)
         environment.storage.delete_many(files)
         delete_markers(environment.storage, instant=target.requested_at.value)
 
@@ -356,13 +359,16 @@ def _finish(environment: TableEnvironment, lease: Lease, begun: _Begun, before_p
         lease.check()
         if goes_first:
             _remove_target(environment, begun.target)
-        complete_instant(
+        completed = complete_instant(
             storage,
             config,
             begun.rollback,
             completed_at=CompletionTime(next_time(environment, timeline, after=first)),
             content=encode_rollback_metadata(metadata),
         )
+        if not confirm_completed(environment, lease, completed, known=timeline):
+            # Without the lock: what is left of the target is for the next one who holds it.
+            return outcome
     # Somebody else finished it: a service that was put back to requested may be running again by now.
     if (is_ours or not begun.keeps_plan) and not goes_first:
         _remove_target(environment, begun.target, keeps_plan=begun.keeps_plan, keeps_heartbeat=begun.keeps_heartbeat)

@@ -27,6 +27,7 @@ from tablekeeper.services.clean.results import CleanResult
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, complete_instant, load_timeline
 from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.metadata_step import sync_clean
 
 __all__ = ["DeleteTask", "Progress", "delete_files", "execute_clean", "finish_cleans"]
@@ -163,6 +164,7 @@ class _Worker:
             if mine.is_completed:
                 return _result(taken, deleted_partitions=(), lock_held_s=lease.held_s)
             taken.heartbeat.check()
+            lease.check()
             removed = _remove_partitions(environment, timeline, plan.partitions_to_delete)
             first = next_time(environment, timeline)
             sync_clean(
@@ -176,13 +178,14 @@ class _Worker:
             metadata = _metadata(taken.inflight.requested_at, plan, removed, duration_ms=duration_ms)
             taken.heartbeat.check()
             lease.check()
-            complete_instant(
+            completed = complete_instant(
                 environment.storage,
                 environment.config,
                 taken.inflight,
                 completed_at=CompletionTime(next_time(environment, timeline, after=first)),
                 content=encode_clean_metadata(metadata),
             )
+            confirm_completed(environment, lease, completed, known=timeline)
         return _result(taken, deleted_partitions=removed, lock_held_s=lease.held_s)
 
 
