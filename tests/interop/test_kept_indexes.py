@@ -26,12 +26,12 @@ RECORD_INDEX = {
     "hoodie.metadata.global.record.level.index.enable": "true",
     "hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX",
 }
+# Java's look-ups in these filters fail on Java 17 (Kryo cannot write a lock that its task holds): they are only kept.
 BLOOM_FILTERS = {
     "hoodie.metadata.enable": "true",
     "hoodie.metadata.index.column.stats.enable": "false",
     "hoodie.metadata.index.bloom.filter.file.group.count": "1",
     "hoodie.metadata.index.bloom.filter.enable": "true",
-    "hoodie.bloom.index.use.metadata": "true",
     "hoodie.index.type": "BLOOM",
 }
 
