@@ -199,7 +199,8 @@ def _remove_partitions(environment: TableEnvironment, timeline: Timeline, partit
         files = storage.list_files(partition) if partition else []
         is_bare = all(file.name.startswith(PARTITION_METADATA_NAME) for file in files)
         if partition and is_bare and not storage.list_directories(partition):
-            storage.delete_tree(partition)
+            # By name: what somebody has put there since it was listed is not ours to delete.
+            storage.delete_many([file.path for file in files])
             removed.append(partition)
     return tuple(removed)
 
