@@ -14,7 +14,7 @@ from tablekeeper.server.engines.files import load_log_tail
 from tablekeeper.server.model import AttemptOutcome, Operation, ServiceAction, Status
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
-from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page
+from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page, Submission
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
 QUICK = Timing(
@@ -85,3 +85,118 @@ def test_a_table_that_is_written_to_is_compacted_by_its_policy(service: Service,
     (attempt,) = service.store.load_attempts(done.operation_id)
     assert (attempt.outcome, attempt.result["file_groups"]) == (AttemptOutcome.COMPLETED, 1)
     assert "compaction of" in load_log_tail(attempt.log_path)
+
+
+def test_a_copy_on_write_table_is_clustered_and_cleaned_by_its_policy(service: Service, tmp_path: Path) -> None:
+    table = TableBuilder().create(str(tmp_path / "flat"), partition_by=None, table_type="cow")
+    for number in range(4):
+        table.bulk_insert(trips((f"k{number}", "sf", 1, float(number))))
+    policy = Policy(
+        services=(ServiceAction.CLUSTERING, ServiceAction.CLEAN),
+        cluster_after_commits=4,
+        clean_after_commits=5,
+        keep_commits=1,
+        order_by=("fare",),
+    )
+    table_id = register(service, table, policy)
+    run_until(service, lambda: len(operations(service, Status.COMPLETED)) == 2)
+    assert {each.action for each in operations(service, Status.COMPLETED)} == set(policy.services or ())
+    (sorted_file,) = table.files()
+    assert sorted_file.base is not None
+    # The first clean kept what readers of the commit before the clustering need.
+    table.upsert(trips(("k0", "sf", 2, 9.0)))
+    service.store.notice_commit(table_id)
+    run_until(service, lambda: len(operations(service, Status.COMPLETED)) == 3)
+    newest, *_ = operations(service, Status.COMPLETED)
+    (cleaned,) = service.store.load_attempts(newest.operation_id)
+    assert (newest.action, cleaned.result["files_deleted"]) == (ServiceAction.CLEAN, 4)
+    assert rows_of(table.read(), "id", "fare") == [("k0", 9.0), ("k1", 1.0), ("k2", 2.0), ("k3", 3.0)]
+
+
+def test_a_plan_whose_request_was_lost_is_found_on_the_timeline(service: Service, table: tk.Table) -> None:
+    table.upsert(trips(("a", "sf", 2, 2.0)))
+    plan = table.schedule_compaction()
+    assert plan is not None
+    register(service, table, Policy(services=()))
+    run_until(service, lambda: bool(operations(service, Status.COMPLETED)))
+    (done,) = operations(service, Status.COMPLETED)
+    assert done.instant == plan.instant.value
+    assert len(table.plans()) == 0
+
+
+def test_a_request_for_a_plan_that_is_not_there_is_cancelled_and_revived_when_it_is(
+    service: Service, table: tk.Table
+) -> None:
+    table_id = register(service, table, Policy(services=()))
+    table.upsert(trips(("a", "sf", 2, 2.0)))
+    plan = table.schedule_compaction()
+    assert plan is not None
+    timeline = Path(table.path.removeprefix("file://")) / ".hoodie" / "timeline"
+    (requested,) = timeline.glob("*.compaction.requested")
+    hidden = requested.rename(timeline.parent / "not-there-yet")
+    submitted = service.store.submit(Submission(table_id, plan.instant.value, ServiceAction.COMPACTION))
+    run_until(service, lambda: bool(operations(service, Status.CANCELLED)))
+    assert "not on the timeline" in service.store.load_operation(submitted.operation.operation_id).note
+    hidden.rename(requested)
+    service.store.notice_commit(table_id)
+    run_until(service, lambda: bool(operations(service, Status.COMPLETED)))
+    assert len(table.plans()) == 0
+
+
+def test_a_plan_that_was_rolled_back_after_the_request_is_cancelled(service: Service, table: tk.Table) -> None:
+    table_id = register(service, table, Policy(services=()))
+    table.upsert(trips(("a", "sf", 2, 2.0)))
+    plan = table.schedule_compaction(cancellable=True)
+    assert plan is not None
+    service.store.submit(Submission(table_id, plan.instant.value, ServiceAction.COMPACTION))
+    table.cancel(plan)
+    service.looks.run_once()
+    (cancelled,) = operations(service, Status.CANCELLED)
+    assert cancelled.run_times == 0
+
+
+def test_a_plan_that_its_writer_executes_itself_is_completed_here_too(service: Service, table: tk.Table) -> None:
+    table_id = register(service, table, Policy(services=()))
+    table.upsert(trips(("a", "sf", 2, 2.0)))
+    plan = table.schedule_compaction()
+    assert plan is not None
+    service.store.submit(Submission(table_id, plan.instant.value, ServiceAction.COMPACTION))
+    table.execute(plan)
+    service.looks.run_once()
+    (completed,) = operations(service, Status.COMPLETED)
+    assert completed.run_times == 0
+
+
+def test_a_table_that_cannot_be_read_is_quarantined_and_holds_up_nobody(
+    service: Service, table: tk.Table, tmp_path: Path
+) -> None:
+    broken, _ = service.store.register_table(NewTable("db", "broken", str(tmp_path / "nowhere")))
+    register(service, table, COMPACT_OFTEN)
+    table.upsert(trips(("a", "sf", 2, 2.0)))
+    run_until(service, lambda: bool(operations(service, Status.COMPLETED)))
+    run_until(service, lambda: bool(service.store.load_table(broken.table_id).quarantine))
+    service.alarms.run_once()
+    (alarm,) = service.store.list_alarms(Page(), only_open=True)
+    assert (alarm.rule, alarm.table_id) == ("quarantined", broken.table_id)
+    service.store.quarantine_table(broken.table_id, "")
+    service.alarms.run_once()
+    assert service.store.list_alarms(Page(), only_open=True) == []
+
+
+def test_an_operation_that_is_refused_fails_with_an_alarm_and_can_be_tried_again(
+    service: Service, tmp_path: Path
+) -> None:
+    flat = TableBuilder().create(str(tmp_path / "flat"), table_type="cow")
+    flat.bulk_insert(trips(("a", "sf", 1, 1.0)))
+    table_id = register(service, flat, Policy(services=()))
+    service.store.submit(Submission(table_id, "compaction@1", ServiceAction.COMPACTION))
+    run_until(service, lambda: bool(operations(service, Status.FAILED)))
+    (failed,) = operations(service, Status.FAILED)
+    assert (failed.run_times, failed.failures) == (1, 1)
+    assert "copy-on-write" in failed.note
+    service.alarms.run_once()
+    (alarm,) = service.store.list_alarms(Page(), only_open=True)
+    assert (alarm.rule, alarm.operation_id) == ("failed", failed.operation_id)
+    service.store.revive(failed.operation_id, note="again")
+    service.alarms.run_once()
+    assert service.store.list_alarms(Page(), only_open=True) == []

@@ -9,6 +9,7 @@ places of log and exit code, and the limits.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -29,6 +30,7 @@ __all__ = ["MinderSpec", "main", "mind"]
 _GRACE_S = 10.0
 _TICK_S = 0.5
 _CHUNK = 1 << 16
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def mind(spec: MinderSpec, *, clock: Clock) -> int:
         stderr=subprocess.STDOUT,
         env={**os.environ, **spec.environment},
         start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 (this process has one thread)
     )
     limit_s = clock.monotonic_s() + spec.time_limit_s
     kill_s: float | None = None
@@ -105,6 +108,12 @@ def mind(spec: MinderSpec, *, clock: Clock) -> int:
     log.close()
     save_json(Path(spec.exit_path), {"code": code, "timed_out": timed_out, "cancelled": asked.is_set})
     return code
+
+
+def _end_with_parent() -> None:
+    """A job whose minder is killed has no time limit any more: on Linux the kernel ends it too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _output(child: subprocess.Popen[bytes]) -> Any:

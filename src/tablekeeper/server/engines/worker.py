@@ -42,9 +42,14 @@ def execute_job(table: Table, job: Job, tell_plan: Callable[[str], None]) -> Job
 
 def _execute(table: Table, job: Job, tell_plan: Callable[[str], None]) -> JobReport:
     if job.action is ServiceAction.CLEAN:
-        return _ended(AttemptOutcome.COMPLETED, _result_of(table.clean(**job.planning)))
+        cleaned = table.clean(**job.planning)
+        return _ended(
+            AttemptOutcome.NOTHING_TO_DO if cleaned is None else AttemptOutcome.COMPLETED, _result_of(cleaned)
+        )
     if job.action is ServiceAction.ARCHIVE:
-        return _ended(AttemptOutcome.COMPLETED, _result_of(table.archive()))
+        archived = table.archive()
+        outcome = AttemptOutcome.COMPLETED if archived.instants else AttemptOutcome.NOTHING_TO_DO
+        return _ended(outcome, _result_of(archived))
     instant = job.instant or _plan(table, job)
     if instant is None:
         return _ended(AttemptOutcome.NOTHING_TO_DO)

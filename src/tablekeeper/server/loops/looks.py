@@ -61,8 +61,8 @@ class LookLoop:
         policy = store.effective_policy(table)
         active = store.list_active(table.table_id)
         unplanned = frozenset(each.action for each in active if not each.is_planned)
-        due = plan_due(summary, policy, now_ms=store.now_ms(), active=unplanned)
-        for work in due:
+        has_work = bool(active)
+        for work in plan_due(summary, policy, now_ms=store.now_ms(), active=unplanned):
             submitted = store.submit(
                 Submission(
                     table.table_id,
@@ -74,6 +74,7 @@ class LookLoop:
                     why=work.why,
                 )
             )
+            has_work = has_work or submitted.is_new
             if submitted.is_new:
                 _LOG.info(
                     "operation %d: %s of %s, %s",
@@ -84,7 +85,7 @@ class LookLoop:
                 )
             elif should_revive(submitted.operation) and submitted.operation.is_planned:
                 store.revive(submitted.operation.operation_id, note="its plan is on the timeline now")
-        return bool(due)
+        return has_work
 
     def _note_failure(self, table: ManagedTable, error: Exception) -> None:
         store = self._context.store

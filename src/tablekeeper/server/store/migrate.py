@@ -9,20 +9,23 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 
 __all__ = ["current_revision", "migrate"]
 
-_LOCK = "tablekeeper_migrate"
-_LOCK_NUMBER = 20_430_043
-_PATIENCE_S = 120
+_MARIADB = ("SELECT GET_LOCK('tablekeeper_migrate', 300)", "SELECT RELEASE_LOCK('tablekeeper_migrate')")
+_LOCKS = {
+    "postgresql": ("SELECT pg_advisory_lock(20430043)", "SELECT pg_advisory_unlock(20430043)"),
+    "mysql": _MARIADB,
+    "mariadb": _MARIADB,
+}
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
     """Upgrade to `revision`. Whoever comes second waits, and finds nothing to do."""
-    with engine.connect() as plain:
+    with _alone(engine), engine.connect() as plain:
         connection = plain.execution_options(tablekeeper_writes=True)
-        with connection.begin(), _alone(connection):
+        with connection.begin():
             config = Config()
             config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
             config.attributes["connection"] = connection
@@ -36,15 +39,15 @@ def current_revision(engine: Engine) -> str | None:
 
 
 @contextmanager
-def _alone(connection: Connection) -> Iterator[None]:
-    """SQLite's write lock is held already. PostgreSQL lets go of its lock with the transaction."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK_NUMBER})
-    if connection.dialect.name not in ("mysql", "mariadb"):
+def _alone(engine: Engine) -> Iterator[None]:
+    """Held on a connection of its own until the migration is committed. SQLite's write lock does without."""
+    taken, given_back = _LOCKS.get(engine.dialect.name, ("", ""))
+    if not taken:
         yield
         return
-    connection.execute(text("SELECT GET_LOCK(:name, :patience)"), {"name": _LOCK, "patience": _PATIENCE_S})
-    try:
-        yield
-    finally:
-        connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _LOCK})
+    with engine.connect() as connection:
+        connection.execute(text(taken))
+        try:
+            yield
+        finally:
+            connection.execute(text(given_back))

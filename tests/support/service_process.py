@@ -1,0 +1,55 @@
+"""An instance of the service as a process of its own: `python -m tests.support.service_process FOLDER URL`.
+
+Ends on SIGTERM, after it has drained. Its times are short, so that tests see leases lapse.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.app import open_service
+from tablekeeper.server.settings import Limits, ServerSettings, Timing
+
+__all__ = ["QUICK", "main"]
+
+QUICK = Timing(
+    lease_s=4.0,
+    renew_every_s=0.5,
+    look_min_s=0.5,
+    look_max_s=2.0,
+    look_every_s=0.2,
+    look_hold_s=5.0,
+    schedule_every_s=0.2,
+    watch_every_s=0.2,
+    expire_every_s=0.5,
+    back_off_s=0.2,
+    back_off_max_s=1.0,
+    held_retry_s=0.5,
+    instance_gone_s=5.0,
+)
+
+
+def main(folder: str, url: str) -> None:
+    """Run until asked to stop."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    settings = ServerSettings(work_dir=Path(folder), database_url=url, timing=QUICK, limits=Limits(slots=2))
+    service = open_service(settings, runtime=SYSTEM_RUNTIME)
+    asked = SYSTEM_RUNTIME.threads.event()
+
+    def stop(*_: Any) -> None:
+        asked.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    service.start()
+    while not asked.wait(0.5):
+        continue
+    service.drain()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
