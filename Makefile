@@ -108,6 +108,12 @@ interop: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Java Hudi 1.2.0 and hudi-rs aga
 	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m pytest tests/interop \
 	  -n $(WORKERS) --dist worksteal --durations=10 $(PYTEST_ARGS)
 
+.PHONY: databases
+databases: $(STAMP) ## The service's store on PostgreSQL and MariaDB of the operating system (Debian packages)
+	@command -v mariadbd >/dev/null 2>&1 || { echo "The store is tested on MariaDB too. Install it: apt-get install mariadb-server" >&2; exit 1; }
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { echo "The store is tested on PostgreSQL too. Install it: apt-get install postgresql" >&2; exit 1; }
+	TABLEKEEPER_DEBIAN_DATABASES=1 $(BIN)/python -m pytest tests/server/test_job_store.py -n 0 $(PYTEST_ARGS)
+
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
 	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) $(BENCH_ARGS)
@@ -133,10 +139,11 @@ docs: $(STAMP) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: ci
-ci: ## What CI runs: check, docs, test, interop
+ci: ## What CI runs: check, docs, test, databases, interop
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory databases
 	@$(MAKE) --no-print-directory interop
 
 .PHONY: lock
