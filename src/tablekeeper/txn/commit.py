@@ -219,7 +219,8 @@ def _with_archived(environment: TableEnvironment, write: OpenWrite, timeline: Ti
 def _own_write(write: OpenWrite, metadata: CommitMetadata, timeline: Timeline) -> OwnWrite:
     requested_at = write.inflight.requested_at
     if write.kind is WriteKind.INGESTION:
-        pending_at_start = frozenset(i.requested_at for i in write.at_start.pending)
+        # A savepoint has the time of the commit that it protects, which was there before.
+        pending_at_start = frozenset(i.requested_at for i in write.at_start.pending if i.action.writes_data)
     else:
         # Those that were pending when the plan was scheduled, which may be long before it is executed. An end is
         # compared with a start here: both were taken from one increasing clock.
@@ -227,7 +228,9 @@ def _own_write(write: OpenWrite, metadata: CommitMetadata, timeline: Timeline) -
         pending_at_start = frozenset(
             i.requested_at
             for i in timeline
-            if i.requested_at < requested_at and (i.completed_at is None or i.completed_at > scheduled_at)
+            if i.action.writes_data
+            and i.requested_at < requested_at
+            and (i.completed_at is None or i.completed_at > scheduled_at)
         )
     return OwnWrite(
         instant=requested_at,
