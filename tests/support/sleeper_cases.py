@@ -63,6 +63,8 @@ EFFECTS: dict[str, Effect] = {
     "first": _puts(("a", "sf", 1.0), ("b", "sf", 1.0), ("c", "la", 1.0), ("d", "ny", 1.0)),
     "second": _puts(("a", "sf", 2.0), ("e", "sf", 2.0)),
     "third": _puts(("b", "sf", 3.0), ("c", "la", 3.0)),
+    "fourth": _puts(("a", "sf", 3.5), ("d", "ny", 3.5)),
+    "fifth": _puts(("a", "sf", 3.6), ("c", "la", 3.6)),
     "upsert": _puts(("a", "sf", 4.0), ("g", "sf", 4.0), ("h", "rome", 4.0)),
     "new": _puts(("g", "sf", 4.0), ("h", "rome", 4.0)),
     "delete": _drops(lambda key, _: key in ("a", "c")),
@@ -151,6 +153,20 @@ def _dropped_partition(world: World) -> str:
     return ""
 
 
+def _longer(world: World) -> str:
+    """More commits, the older ones compacted: there is something to clean and to archive."""
+    for write, city in (("fourth", "ny"), ("fifth", "la")):
+        world.clock.advance(10)
+        fare = 3.5 if write == "fourth" else 3.6
+        world.table.upsert(
+            trips(("a", "sf", 1, fare), ({"ny": "d", "la": "c"}[city], city, 1, fare)), extra=_named(write)
+        )
+        world.clock.advance(10)
+        if world.table.config.is_mor:
+            world.table.compact()
+    return ""
+
+
 def _is_completed(world: World, target: str, result: Any) -> bool:
     found = world.timeline.find(RequestedTime(target))
     is_done = found is None or found.is_completed
@@ -220,7 +236,7 @@ def _plans() -> dict[str, Case]:
         "log_compaction": plan("mor", setup=_schedule("log_compaction")),
         "log_compaction_metadata_table": plan("mor", metadata=True, setup=_schedule("log_compaction")),
         "clustering_cow": plan("cow", setup=_schedule("clustering")),
-        "clustering_mor": plan("mor", metadata=True, setup=_schedule("clustering")),
+        "clustering_mor": plan("mor", setup=_schedule("clustering")),
         "clustering_mutable": plan("cow", metadata=True, setup=_schedule("clustering", mutable=True)),
         "clustering_cancellable": plan("cow", setup=_schedule("clustering", cancellable=True)),
     }
@@ -232,11 +248,11 @@ def _upkeep() -> dict[str, Case]:
         "schedule_compaction": Case(lambda t, _: t.schedule_compaction(), "mor"),
         "schedule_clustering": Case(lambda t, _: t.schedule_clustering(order_by="ts"), "cow"),
         "clean_cow": Case(lambda t, _: t.clean(), "cow", metadata=True),
-        "clean_mor": Case(lambda t, _: t.clean(), "mor"),
+        "clean_mor": Case(lambda t, _: t.clean(), "mor", setup=_longer),
         "clean_dropped_partition": Case(lambda t, _: t.clean(), "cow", setup=_dropped_partition),
         "clean_dead_write": Case(lambda t, _: t.clean(), "cow", metadata=True, setup=_dead_write),
-        "archive": Case(lambda t, _: t.archive(), "cow"),
-        "archive_metadata_table": Case(lambda t, _: t.archive(), "mor", metadata=True),
+        "archive": Case(lambda t, _: t.archive(), "cow", setup=_longer),
+        "archive_metadata_table": Case(lambda t, _: t.archive(), "mor", metadata=True, setup=_longer),
         "cancel": Case(lambda t, i: t.cancel(i, wait=0), "cow", setup=cancellable, done=_is_cancelled),
         "rollback_completed": Case(lambda t, i: t.rollback(i), "cow", setup=_last_commit, done=_is_gone),
         "rollback_completed_mor": Case(

@@ -196,7 +196,10 @@ def _wrong_rows(world: World, trial: Trial) -> list[str]:
             faults.append(f"{name} was reported as failed and landed")
         if said and not landed[name] and not is_way_back:
             faults.append(f"{name} was reported as done and is not there")
-    rows = rows_of(world.table.read(), "id", "city", "fare")
+    try:
+        rows = rows_of(world.table.read(), "id", "city", "fare")
+    except TablekeeperError as error:
+        return [*faults, f"the table cannot be read: {error!r}"]
     if rows != expected:
         faults.append(f"rows are {rows} and should be {expected}")
     if world.table.config.has_metadata_table:
@@ -214,8 +217,9 @@ def _completed_twice(world: World) -> list[str]:
     faults = []
     for folder in (".hoodie/timeline", ".hoodie/metadata/.hoodie/timeline"):
         names = [info.name for info in world.storage.list_files(folder)]
-        counts = Counter(name.partition("_")[0] for name in names if "_" in name.partition(".")[0])
-        faults += [f"{folder}: {time} completed {count} times" for time, count in counts.items() if count > 1]
+        # A savepoint has the time of the commit that it protects.
+        counts = Counter((name[: name.index("_")], name.rpartition(".")[2]) for name in names if "_" in name)
+        faults += [f"{folder}: {' '.join(time)} completed {count} times" for time, count in counts.items() if count > 1]
     return faults
 
 
