@@ -282,8 +282,10 @@ def test_alarms_fire_by_rule_and_subject() -> None:
             replace(an_operation(deadline_ms=NOW_MS - 60_000), operation_id=3),
             replace(an_operation(deadline_ms=NOW_MS + 60_000), operation_id=4, table_id=8),
             replace(at_work, operation_id=5),
+            replace(an_operation(status=Status.FAILED), operation_id=6),
         ),
-        {7: TABLE},
+        {7: TABLE.name},
+        mended=frozenset({6}),
         quarantined=(replace(TABLE, quarantine="unreadable"),),
         depths=(QueueDepth("q", Status.PENDING, BACKLOG), QueueDepth("r", Status.PENDING, BACKLOG - 1)),
         instances=(

@@ -11,7 +11,7 @@ import tablekeeper as tk
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.engines.files import load_log_tail
-from tablekeeper.server.model import AttemptOutcome, Operation, ServiceAction, Status
+from tablekeeper.server.model import AttemptOutcome, Operation, ServiceAction, Signal, Status
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page, Submission
@@ -200,3 +200,16 @@ def test_an_operation_that_is_refused_fails_with_an_alarm_and_can_be_tried_again
     service.store.revive(failed.operation_id, note="again")
     service.alarms.run_once()
     assert service.store.list_alarms(Page(), only_open=True) == []
+
+
+def test_a_failure_is_over_once_the_service_has_worked_on_the_table(service: Service, table: tk.Table) -> None:
+    table_id = register(service, table, Policy(services=()))
+    for number in ("1", "2"):
+        operation = service.store.submit(Submission(table_id, f"clean@{number}", ServiceAction.CLEAN)).operation
+        claimed = service.store.claim(operation.operation_id, instance_id="one", lease_s=60)
+        assert claimed is not None
+        signal = Signal.FAIL if number == "1" else Signal.COMPLETE
+        service.store.settle(claimed.lease, signal, note="disk full")
+        service.alarms.run_once()
+        open_alarms = service.store.list_alarms(Page(), only_open=True)
+        assert [alarm.rule for alarm in open_alarms] == (["failed"] if number == "1" else [])

@@ -27,11 +27,16 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the rules look at. `operations` are failed, quarantined, waiting and running ones, a bounded number."""
+    """What the rules look at: a bounded number of operations that failed, are quarantined, wait or run.
+
+    `names` are those of tables by number. `mended` are failed operations after which another of the same table and
+    action has completed.
+    """
 
     now_ms: int
     operations: tuple[Operation, ...]
-    tables: Mapping[int, ManagedTable]
+    names: Mapping[int, str]
+    mended: frozenset[int] = frozenset()
     quarantined: tuple[ManagedTable, ...] = ()
     depths: tuple[QueueDepth, ...] = ()
     instances: tuple[Instance, ...] = ()
@@ -53,12 +58,11 @@ def plan_alarms(world: World, timing: Timing) -> list[Firing]:
 
 
 def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterable[Firing]:
-    table = world.tables.get(operation.table_id)
-    name = table.name if table is not None else f"table {operation.table_id}"
+    name = world.names.get(operation.table_id, f"table {operation.table_id}")
     what = f"{operation.action.value} {operation.instant} of {name}"
     subject = (operation.table_id, operation.operation_id)
     match operation.status:
-        case Status.FAILED:
+        case Status.FAILED if operation.operation_id not in world.mended:
             text = f"{what} failed after {operation.run_times} attempts: {operation.note}"
             yield Firing(f"failed:{operation.operation_id}", "failed", text, *subject)
         case Status.QUARANTINED:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tablekeeper.server.decisions.alarms import World, plan_alarms
 from tablekeeper.server.loops.context import LoopContext
-from tablekeeper.server.model import ManagedTable, Operation, Status
+from tablekeeper.server.model import Operation, Status
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter, UnknownRecordError
 
 __all__ = ["AlarmLoop", "BeatLoop", "ExpireLoop", "PruneLoop"]
@@ -69,6 +69,8 @@ class AlarmLoop:
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
+        # Tables keep their names, and there are not more of them than are registered.
+        self._names: dict[int, str] = {}
 
     def run_once(self) -> int:
         """How many were opened or resolved."""
@@ -93,23 +95,35 @@ class AlarmLoop:
     def _load_world(self) -> World:
         store = self._context.store
         operations: list[Operation] = []
-        for status in (Status.FAILED, Status.QUARANTINED, Status.RUNNING, Status.PENDING):
+        for status in (Status.FAILED, Status.QUARANTINED, Status.RUNNING):
             operations += store.list_operations(OperationFilter(statuses=(status,)), Page(limit=_SEEN))
-        tables: dict[int, ManagedTable] = {}
-        for table_id in {each.table_id for each in operations}:
-            try:
-                tables[table_id] = store.load_table(table_id)
-            except UnknownRecordError:
-                # Removed since the operations were listed.
-                continue
+        late = [each.operation_id for each in store.load_work(_SEEN).queued if (each.deadline_in_s or 0.0) < 0.0]
+        operations += [store.load_operation(each) for each in late]
         return World(
             now_ms=store.now_ms(),
             operations=tuple(operations),
-            tables=tables,
+            names={each.table_id: self._name(each.table_id) for each in operations},
+            mended=frozenset(each.operation_id for each in operations if self._is_mended(each)),
             quarantined=tuple(store.list_tables(TableFilter(is_quarantined=True), Page(limit=_SEEN))),
             depths=tuple(store.queue_depths()),
             instances=tuple(store.list_instances()),
         )
+
+    def _name(self, table_id: int) -> str:
+        if table_id not in self._names:
+            try:
+                self._names[table_id] = self._context.store.load_table(table_id).name
+            except UnknownRecordError:
+                return f"table {table_id}"
+        return self._names[table_id]
+
+    def _is_mended(self, operation: Operation) -> bool:
+        """Whether the same service has worked on the same table since this operation failed."""
+        if operation.status is not Status.FAILED:
+            return False
+        newer = OperationFilter(table_id=operation.table_id, statuses=(Status.COMPLETED,), actions=(operation.action,))
+        newest = self._context.store.list_operations(newer, Page(limit=1))
+        return bool(newest) and newest[0].operation_id > operation.operation_id
 
     def _still_stands(self, rule: str, operation_id: int | None) -> bool:
         """Whether an alarm about an operation that was not among those looked at is to stay open."""
@@ -119,4 +133,4 @@ class AlarmLoop:
             operation = self._context.store.load_operation(operation_id)
         except UnknownRecordError:
             return False
-        return operation.status in (Status.FAILED, Status.QUARANTINED)
+        return operation.status in (Status.FAILED, Status.QUARANTINED) and not self._is_mended(operation)
