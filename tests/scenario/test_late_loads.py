@@ -15,7 +15,7 @@ import tablekeeper as tk
 from tablekeeper.config.options import Options
 from tablekeeper.errors import ConflictError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
-from tablekeeper.model import Action, CommitMetadata, Instant, Operation, RequestedTime, State, WriteStat
+from tablekeeper.model import Action, CommitMetadata, FileGroupId, Instant, Operation, RequestedTime, State, WriteStat
 from tablekeeper.timeline import create_requested, following_time, remove_instant_files, start_inflight
 from tablekeeper.txn.heartbeat import load_heartbeat_owner
 from tests.support.meanwhile import Interrupted
@@ -97,7 +97,13 @@ class JavaWriter:
     def announce(self, *partitions: str) -> None:
         """Load the timeline, and say that the file groups of these partitions are to be written."""
         slices = [each for each in self.world.table.files() if each.group.partition in partitions]
-        stats = tuple(WriteStat(group=each.group, path="", size=0) for each in slices)
+        self._go_inflight(*(WriteStat(group=each.group, path="", size=0) for each in slices))
+
+    def announce_inserts(self, *partitions: str) -> None:
+        """The same of rows for small files of these partitions, which Java does not name."""
+        self._go_inflight(*(WriteStat(group=FileGroupId(each, ""), path="", size=0, inserts=1) for each in partitions))
+
+    def _go_inflight(self, *stats: WriteStat) -> None:
         content = encode_commit_metadata(CommitMetadata(Operation.INSERT, stats))
         requested = Instant(self.at, Action.DELTA_COMMIT, State.REQUESTED)
         start_inflight(self.world.storage, self.config, requested, content=content)
@@ -160,6 +166,25 @@ def test_file_groups_that_java_announced_are_left_out_and_come_back(world: World
     following = world.table.schedule_compaction()
     assert following is not None
     assert following.partitions == ("sf",)
+
+
+def test_base_files_that_java_may_fill_up_are_left_out_and_come_back(world: World) -> None:
+    world.table.compact()
+    world.clock.advance(10)
+    JavaWriter(world).announce_inserts("sf")
+    world.clock.advance(10)
+    plan = world.table.schedule_clustering()
+    assert plan is not None
+    assert plan.partitions == ("la",)
+    assert plan.missing_partitions == ("sf",)
+
+
+def test_slices_with_logs_which_java_does_not_fill_up_are_compacted_beside_it(world: World) -> None:
+    JavaWriter(world).announce_inserts("sf")
+    world.clock.advance(10)
+    plan = world.table.schedule_compaction()
+    assert plan is not None
+    assert plan.partitions == ("la", "sf")
 
 
 def test_a_writer_of_java_that_died_is_not_waited_for(world: World) -> None:

@@ -8,16 +8,21 @@ never seen. Where the writer loaded before, it may rewrite a base file that the 
 So a plan is put on the timeline only when every such writer has said what it touches: it says so when it goes inflight,
 and has loaded its timeline by then. File groups that it named are left out, and come back as missing partitions.
 
+Java names the file groups of its updates. Of its inserts it says how many go into a partition, and with most indexes
+not where: small base files without logs may get them. Those are left out in such a partition too.
+
 Our own writers need no waiting: they look at their commit whether somebody overtook them. They are told by the text in
 their heartbeats; Java leaves its own empty. A writer without an active heartbeat is dead, or alone on the table.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tablekeeper.errors import ConflictError
-from tablekeeper.model import FileGroupId, Instant, State
+from tablekeeper.model import FileGroupId, FileSlice, Instant, State
 from tablekeeper.timeline import Timeline, load_timeline
-from tablekeeper.txn.candidates import load_touched
+from tablekeeper.txn.candidates import load_inflight
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import load_heartbeat_owner, load_heartbeats
@@ -27,12 +32,21 @@ __all__ = ["ForeignWrites", "await_announcements", "load_foreign_writes"]
 _PAUSE_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
 class ForeignWrites:
-    """The pending writes of others: `silent` ones have not said what they touch, `announced` groups are theirs."""
+    """The pending writes of others: `silent` ones have not said what they touch, `announced` groups are theirs.
 
-    def __init__(self, silent: tuple[Instant, ...] = (), announced: frozenset[FileGroupId] = frozenset()) -> None:
-        self.silent = silent
-        self.announced = announced
+    `filled` are the partitions with inserts that may go into any base file without logs.
+    """
+
+    silent: tuple[Instant, ...] = ()
+    announced: frozenset[FileGroupId] = frozenset()
+    filled: frozenset[str] = frozenset()
+
+    def may_rewrite(self, file_slice: FileSlice) -> bool:
+        """Whether one of these writes may be making a new base file of the slice, or adding to it."""
+        group = file_slice.group
+        return group in self.announced or (group.partition in self.filled and not file_slice.logs)
 
 
 def load_foreign_writes(environment: TableEnvironment, timeline: Timeline) -> ForeignWrites:
@@ -48,10 +62,13 @@ def load_foreign_writes(environment: TableEnvironment, timeline: Timeline) -> Fo
         for i in pending
         if heartbeats.is_active(i.requested_at) and load_heartbeat_owner(environment.storage, i.requested_at) == ""
     ]
-    announced = (load_touched(environment, i).file_groups for i in foreign if i.state is State.INFLIGHT)
+    announced = [load_inflight(environment, i) for i in foreign if i.state is State.INFLIGHT]
     return ForeignWrites(
         silent=tuple(i for i in foreign if i.state is State.REQUESTED),
-        announced=frozenset(group for groups in announced for group in groups),
+        announced=frozenset(group for each in announced for group in each.file_groups if group.file_id),
+        filled=frozenset(
+            stat.group.partition for each in announced for stat in each.stats if stat.inserts and not stat.group.file_id
+        ),
     )
 
 

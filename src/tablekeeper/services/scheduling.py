@@ -130,7 +130,8 @@ def _publish(
         if foreign.silent:
             return foreign
         draft = _with_news(environment, service, drafted, timeline, with_cancellable=flags.cancellable)
-        draft = _without(draft, foreign.announced, reason="announced by a running writer of another program")
+        theirs = frozenset(s.group for work in draft.work for s in work.slices if foreign.may_rewrite(s))
+        draft = _without(draft, theirs, reason="announced by a running writer of another program")
         if not draft.work:
             return None
         plan = Plan(work=draft.work, flags=flags, missing=draft.missing, extra=pending_record(timeline))

@@ -23,6 +23,7 @@ __all__ = [
     "MUTABLE_KEY",
     "PendingPlan",
     "find_rollback",
+    "load_inflight",
     "load_is_cancellable",
     "load_pending_plan",
     "load_planned_groups",
@@ -73,7 +74,19 @@ def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
         return touched_by_commit(load_commit_metadata(environment.storage, environment.config, instant))
     if instant.action in _SERVICES:
         return Touched(load_pending_plan(environment, instant).groups, _SERVICES[instant.action])
-    return Touched(_load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
+    return Touched(load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
+
+
+def load_inflight(environment: TableEnvironment, instant: Instant) -> CommitMetadata:
+    """What a pending write says that it touches: nothing as long as it is requested."""
+    file = instant_path(environment.config, instant)
+    try:
+        content = load_content(environment.storage, environment.config, instant)
+    except NotFoundError:
+        return CommitMetadata(Operation.UNKNOWN)
+    if instant.state is State.REQUESTED:
+        return CommitMetadata(Operation.UNKNOWN)
+    return decode_commit_metadata(content, file=file)
 
 
 def touched_by_commit(metadata: CommitMetadata) -> Touched:
@@ -143,14 +156,3 @@ def load_rollback_plan(environment: TableEnvironment, rollback: Instant) -> Roll
         if rollback.state is State.REQUESTED:
             return None
         raise
-
-
-def _load_inflight(environment: TableEnvironment, instant: Instant) -> CommitMetadata:
-    file = instant_path(environment.config, instant)
-    try:
-        content = load_content(environment.storage, environment.config, instant)
-    except NotFoundError:
-        return CommitMetadata(Operation.UNKNOWN)
-    if instant.state is State.REQUESTED:
-        return CommitMetadata(Operation.UNKNOWN)
-    return decode_commit_metadata(content, file=file)
