@@ -5,7 +5,7 @@ Pure functions from values to shapes; the templates write the tags, so that ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -34,7 +34,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePicture:
-    """Lanes by action, bars from request to completion; those that are pending go on to the right edge."""
+    """Lanes by action, bars from request to completion; those that are pending go on to the right edge.
+
+    Moments stand in their order at equal distances: what overlaps is seen, however far apart in time the rest is.
+    """
 
     width: int
     height: int
@@ -52,9 +55,9 @@ def draw_timeline(instants: Sequence[Instant], *, now_ms: int) -> TimelinePictur
     spans = [(_ms(i.requested_at.value), _ms(i.completed_at.value) if i.completed_at else now_ms) for i in shown]
     begin = min((start for start, _ in spans), default=now_ms)
     end = max([now_ms if any(i.is_pending for i in shown) else 0, *(finish for _, finish in spans)], default=now_ms)
-    scale = (_WIDTH - _LABEL_WIDTH) / max(1, end - begin)
+    places = _places([moment for span in spans for moment in span])
     bars = tuple(
-        _bar(instant, span, lane=lanes.index(instant.action.completed_as.value), begin=begin, scale=scale)
+        _bar(instant, span, lane=lanes.index(instant.action.completed_as.value), places=places)
         for instant, span in zip(shown, spans, strict=True)
     )
     return TimelinePicture(
@@ -68,13 +71,20 @@ def draw_timeline(instants: Sequence[Instant], *, now_ms: int) -> TimelinePictur
     )
 
 
-def _bar(instant: Instant, span: tuple[int, int], *, lane: int, begin: int, scale: float) -> Bar:
+def _places(moments: Sequence[int]) -> Mapping[int, float]:
+    """Where each moment stands."""
+    ordered = sorted(set(moments))
+    step = (_WIDTH - _LABEL_WIDTH - _LEAST_BAR) / max(1, len(ordered) - 1)
+    return {moment: _LABEL_WIDTH + number * step for number, moment in enumerate(ordered)}
+
+
+def _bar(instant: Instant, span: tuple[int, int], *, lane: int, places: Mapping[int, float]) -> Bar:
     start, finish = span
     completed = f", completed {_shown(finish)}" if instant.completed_at is not None else ", not completed"
     return Bar(
-        x=round(_LABEL_WIDTH + (start - begin) * scale, 1),
+        x=round(places[start], 1),
         y=lane * _LANE_HEIGHT + 2,
-        width=round(max(_LEAST_BAR, (finish - start) * scale), 1),
+        width=round(max(_LEAST_BAR, places[finish] - places[start]), 1),
         height=_LANE_HEIGHT - 6,
         state=instant.state.value,
         text=f"{instant.action.value} {instant.state.value}: requested {_shown(start)}{completed}",

@@ -47,6 +47,7 @@ _VERBS: Mapping[str, str] = {
     "clean": "Files that no kept commit needs are deleted as soon as a slot is free.",
     "archive": "Old instants move into the archived timeline as soon as a slot is free.",
 }
+_SERVICES = ("compaction", "clustering", "clean", "archive")
 _OPERATION_VERBS: Mapping[str, str] = {
     "cancel": "If it waits it will not run; if it runs it is asked to stop, and what it wrote is rolled back.",
     "retry": "It is put back into the queue, and its earlier failures are forgotten.",
@@ -160,7 +161,8 @@ def table(request: Request, db_name: str, table_name: str) -> Response:
 def confirm_table(request: Request, db_name: str, table_name: str, verb: str) -> Response:
     def show(caller: Caller) -> Response:
         _calls(request).admin.find_table(caller, db_name, table_name)
-        return _confirm(request, caller, f"{verb} {db_name}.{table_name}", _VERBS[verb])
+        what = f"run {verb} on" if verb in _SERVICES else verb
+        return _confirm(request, caller, f"{what} {db_name}.{table_name}", _VERBS[verb])
 
     return _page(request, show) if verb in _VERBS else _not_found(request)
 
