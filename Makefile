@@ -114,6 +114,11 @@ databases: $(STAMP) ## The service's store on PostgreSQL and MariaDB of the oper
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { echo "The store is tested on PostgreSQL too. Install it: apt-get install postgresql" >&2; exit 1; }
 	TABLEKEEPER_DEBIAN_DATABASES=1 $(BIN)/python -m pytest tests/server/test_job_store.py -n 0 $(PYTEST_ARGS)
 
+.PHONY: browser
+browser: $(STAMP) ## The pages of the service in a real Chromium (Debian's); renews the pictures in docs/images
+	@test -x /usr/bin/chromium || { echo "The pages are tested in Debian's Chromium, and /usr/bin/chromium is not there. Install it: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/browser -n 0 $(PYTEST_ARGS)
+
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
 	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) $(BENCH_ARGS)
@@ -139,11 +144,12 @@ docs: $(STAMP) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: ci
-ci: ## What CI runs: check, docs, test, databases, interop
+ci: ## What CI runs: check, docs, test, databases, browser, interop
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory databases
+	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory interop
 
 .PHONY: lock

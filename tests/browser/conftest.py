@@ -25,7 +25,7 @@ RENAME = """(names) => {
   }
 }"""
 # As the pages show them: nothing starts by itself, so that a test meets what it left.
-QUIET = {"services": []}
+QUIET: dict[str, list[str]] = {"services": []}
 
 
 @dataclass(frozen=True)
