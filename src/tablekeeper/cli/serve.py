@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import enum
 import os
 from pathlib import Path
 from typing import Annotated
@@ -18,13 +18,21 @@ __all__ = ["serve_commands"]
 
 serve_commands = typer.Typer()
 _WORK_DIR = Path("~/.tablekeeper")
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class LogFormat(enum.Enum):
+    """How the service writes its log."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 @serve_commands.command(
     epilog=examples(
         "tablekeeper serve --allow /lake",
         "tablekeeper serve --allow s3://lake --db postgresql://keeper@db/tablekeeper --grpc-port 9092",
+        "tablekeeper serve --allow /lake --alarm slack=https://hooks.example.org/x --alarm email=ops@example.org "
+        "--smtp localhost:25",
         "tablekeeper serve --allow /lake --engine spark-submit --master spark://master:7077 --slots 8",
     )
 )
@@ -52,6 +60,20 @@ def serve(
     work_dir: Annotated[
         Path, typer.Option(help="Where the SQLite file and the output of attempts are kept.")
     ] = _WORK_DIR,
+    alarm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND=TARGET", help="webhook=URL, slack=URL or email=ADDRESS. Can be repeated."),
+    ] = None,
+    smtp: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The server that takes mail, for --alarm email=ADDRESS.")
+    ] = "",
+    alarm_file: Annotated[
+        Path | None,
+        typer.Option(help="Channels of alarms in TOML, for those whose targets nobody on the machine is to read."),
+    ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object a line.")] = (
+        LogFormat.TEXT
+    ),
     tls_certificate: Annotated[Path | None, typer.Option(help="A PEM file.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="A PEM file.")] = None,
     storage_option: StorageOption = None,
@@ -59,12 +81,15 @@ def serve(
 ) -> None:
     """Run the Table Management Service: it keeps the tables of a whole lake healthy."""
     try:
+        from tablekeeper.server.observe.channels import load_channels, parse_channels  # noqa: PLC0415
+        from tablekeeper.server.observe.logs import start_logging  # noqa: PLC0415
         from tablekeeper.server.serve import serve as run  # noqa: PLC0415 (an extra, and slow to import)
         from tablekeeper.server.settings import Limits, ServerSettings  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
             f"the service needs {error.name}. Install it with: pip install 'tablekeeper[service]'"
         ) from error
+    channels = parse_channels(alarm or (), smtp=smtp)
     settings = ServerSettings(
         work_dir=work_dir.expanduser(),
         # Not on the command line, where everybody on the machine can read the password.
@@ -78,10 +103,11 @@ def serve(
         allow=tuple(allow or ()),
         storage_options=option_pairs(storage_option),
         limits=Limits(slots=slots),
+        channels=channels + (load_channels(alarm_file) if alarm_file is not None else ()),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
     )
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, format=_FORMAT)
+    start_logging(as_json=log_format is LogFormat.JSON, is_verbose=debug)
     if not allow:
         typer.echo("no --allow: the service starts, but no table can be registered by its path", err=True)
     run(settings, runtime=SYSTEM_RUNTIME)

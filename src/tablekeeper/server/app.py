@@ -23,6 +23,7 @@ from tablekeeper.server.loops.looks import LookLoop
 from tablekeeper.server.loops.schedule import ScheduleLoop
 from tablekeeper.server.loops.watch import WatchLoop
 from tablekeeper.server.model import ManagedTable
+from tablekeeper.server.observe.delivery import AlarmDelivery
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
 from tablekeeper.server.store.sql import open_store
@@ -47,6 +48,13 @@ class Service:
         self.expire = ExpireLoop(context)
         self.prune = PruneLoop(context)
         self.alarms = AlarmLoop(context)
+        self.delivery = AlarmDelivery(
+            context.store,
+            context.settings.channels,
+            timing=context.settings.timing,
+            address=context.instance.address,
+            jitter=context.runtime.ids.jitter,
+        )
         self._threads: list[Periodic] = []
 
     @property
@@ -66,6 +74,7 @@ class Service:
             ("expire", self.expire.run_once, timing.expire_every_s),
             ("prune", self.prune.run_once, timing.prune_every_s),
             ("alarms", self.alarms.run_once, timing.alarms_every_s),
+            ("delivery", self.delivery.run_once, timing.alarms_every_s),
         ):
             action = _kept_going(name, run_once)
             self._threads.append(self.context.runtime.threads.every(every_s, action, name=f"tablekeeper-{name}"))
@@ -73,7 +82,7 @@ class Service:
 
     def run_once(self) -> None:
         """One round of everything, in the caller's thread."""
-        for loop in (self.beat, self.expire, self.looks, self.schedule, self.watch, self.alarms):
+        for loop in (self.beat, self.expire, self.looks, self.schedule, self.watch, self.alarms, self.delivery):
             loop.run_once()
 
     def drain(self) -> None:

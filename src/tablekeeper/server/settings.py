@@ -67,8 +67,8 @@ class AlarmChannel:
 
     name: str
     kind: str
-    target: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    target: str = field(repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

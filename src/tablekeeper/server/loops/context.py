@@ -15,7 +15,7 @@ from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
 from tablekeeper.table.summary import TimelineSummary
 
-__all__ = ["LoopContext", "Watched", "make_job"]
+__all__ = ["LoopContext", "Watched", "about", "make_job"]
 
 
 @dataclass(slots=True)
@@ -48,6 +48,11 @@ class LoopContext:
     @property
     def instance_id(self) -> str:
         return self.instance.instance_id
+
+
+def about(operation: Operation) -> dict[str, object]:
+    """What a log line about an operation carries besides its text."""
+    return {"operation_id": operation.operation_id, "table_id": operation.table_id}
 
 
 def make_job(context: LoopContext, operation: Operation, table: ManagedTable, policy: Policy, number: int) -> Job:

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from tablekeeper.server.decisions.alarms import World, plan_alarms
-from tablekeeper.server.loops.context import LoopContext
+from tablekeeper.server.loops.context import LoopContext, about
 from tablekeeper.server.model import Operation, Status
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter, UnknownRecordError
 
@@ -37,7 +37,12 @@ class ExpireLoop:
     def run_once(self) -> int:
         expired = self._context.store.expire_leases(_BATCH)
         for operation in expired:
-            _LOG.warning("operation %d: the lease of %s lapsed", operation.operation_id, operation.instance_id)
+            _LOG.warning(
+                "operation %d: the lease of %s lapsed",
+                operation.operation_id,
+                operation.instance_id,
+                extra=about(operation),
+            )
         return len(expired)
 
 

@@ -11,7 +11,7 @@ import logging
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.decisions.due import plan_due, table_facts
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
-from tablekeeper.server.loops.context import LoopContext
+from tablekeeper.server.loops.context import LoopContext, about
 from tablekeeper.server.model import ManagedTable
 from tablekeeper.server.store.protocol import Submission
 from tablekeeper.table.summary import TimelineSummary
@@ -54,7 +54,8 @@ class LookLoop:
         store = self._context.store
         for correction in plan_corrections(store.list_active(table.table_id), summary):
             if store.settle_waiting(correction.operation_id, correction.signal, note=correction.note):
-                _LOG.info("operation %d: %s", correction.operation_id, correction.note)
+                told = {"operation_id": correction.operation_id, "table_id": table.table_id}
+                _LOG.info("operation %d: %s", correction.operation_id, correction.note, extra=told)
 
     def _submit_due(self, table: ManagedTable, summary: TimelineSummary) -> bool:
         store = self._context.store
@@ -82,6 +83,7 @@ class LookLoop:
                     work.action.value,
                     table.name,
                     work.why,
+                    extra=about(submitted.operation),
                 )
             elif should_revive(submitted.operation) and submitted.operation.is_planned:
                 store.revive(submitted.operation.operation_id, note="its plan is on the timeline now")

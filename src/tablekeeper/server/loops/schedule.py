@@ -8,7 +8,7 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.decisions.choose import choose_next
 from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobState
-from tablekeeper.server.loops.context import LoopContext, Watched, make_job
+from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.store.protocol import LeaseLostError, UnknownRecordError
@@ -58,7 +58,7 @@ class ScheduleLoop:
                 return
             self._start(operation, table, policy)
         except (LeaseLostError, UnknownRecordError) as error:
-            _LOG.warning("operation %d: %s", operation.operation_id, error)
+            _LOG.warning("operation %d: %s", operation.operation_id, error, extra=about(operation))
 
     def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
         """Go on with an attempt of an earlier holder, if its job can be reached and is not without a trace."""
@@ -69,7 +69,13 @@ class ScheduleLoop:
         if engine.poll(left.job_id, job).state is JobState.UNKNOWN:
             return False
         self._context.store.resume_attempt(operation.lease, left.number)
-        _LOG.info("operation %d: attempt %d adopted as %s", operation.operation_id, left.number, left.job_id)
+        _LOG.info(
+            "operation %d: attempt %d adopted as %s",
+            operation.operation_id,
+            left.number,
+            left.job_id,
+            extra=about(operation),
+        )
         self._watch(
             Watched(
                 operation=operation,
@@ -109,7 +115,13 @@ class ScheduleLoop:
                 is_planned=operation.is_planned,
             )
         )
-        _LOG.info("operation %d: attempt %d started as %s", operation.operation_id, attempt.number, job_id)
+        _LOG.info(
+            "operation %d: attempt %d started as %s",
+            operation.operation_id,
+            attempt.number,
+            job_id,
+            extra=about(operation),
+        )
 
     def _settle(self, operation: Operation, policy: Policy, outcome: AttemptOutcome, message: str) -> None:
         verdict = judge_attempt(

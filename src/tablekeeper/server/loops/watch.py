@@ -10,7 +10,7 @@ import logging
 
 from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobReport, JobState
-from tablekeeper.server.loops.context import LoopContext, Watched
+from tablekeeper.server.loops.context import LoopContext, Watched, about
 from tablekeeper.server.model import AttemptOutcome, Signal
 from tablekeeper.server.store.protocol import LeaseLostError
 
@@ -84,7 +84,9 @@ class WatchLoop:
             delay_s=verdict.delay_s,
             counts_as_failure=verdict.counts_as_failure,
         )
-        _LOG.info("operation %d: attempt %d %s", operation.operation_id, watched.number, outcome.value)
+        _LOG.info(
+            "operation %d: attempt %d %s", operation.operation_id, watched.number, outcome.value, extra=about(operation)
+        )
         if verdict.signal is not Signal.RETRY:
             store.add_event(
                 verdict.signal.name.lower(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
 from tablekeeper.server.model import Alarm, Delivery, Instance, Status, Token
 from tablekeeper.server.store.database import Database
@@ -82,10 +82,17 @@ class SqlAlarms:
         return self._database.read(lambda connection: [alarm_of(row) for row in connection.execute(query)])
 
     def claim_deliveries(self, limit: int, *, hold_s: float) -> list[Delivery]:
+        earlier = DELIVERY.alias("earlier")
+        # The news that something is resolved never overtakes the news that it happened, not even while that is retried.
+        is_overtaking = exists().where(
+            earlier.c.alarm_id == DELIVERY.c.alarm_id,
+            earlier.c.channel == DELIVERY.c.channel,
+            earlier.c.delivery_id < DELIVERY.c.delivery_id,
+            earlier.c.is_delivered.is_(False),
+        )
         due = (
             select(DELIVERY.c.delivery_id)
-            .where(DELIVERY.c.is_delivered.is_(False), DELIVERY.c.next_ms <= self._database.now)
-            # The news that something is resolved never overtakes the news that it happened.
+            .where(DELIVERY.c.is_delivered.is_(False), DELIVERY.c.next_ms <= self._database.now, ~is_overtaking)
             .order_by(DELIVERY.c.delivery_id)
             .limit(limit)
             .with_for_update(skip_locked=True)
