@@ -250,6 +250,46 @@ def one_door_to_the_timeline(source: Source) -> Iterator[Violation]:
             yield _at(source, node, f"{node.func.attr} on the timeline: only {_DOOR}.py writes instant files")
 
 
+def _storage_names(function: ast.AST, owner: str) -> set[str]:
+    """Local names for the store of `owner`."""
+    names = set()
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            pairs = (
+                zip(target.elts, node.value.elts, strict=False)
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                else [(target, node.value)]
+            )
+            names |= {ast.unparse(name) for name, value in pairs if ast.unparse(value) == f"{owner}.storage"}
+    return names
+
+
+def guarded_changes_under_the_lock(source: Source) -> Iterator[Violation]:
+    """Under the lock work goes through the environment that `locked()` gives, which looks at the lease before a change.
+
+    Seen as: inside of `with x.locked() as held`, neither `x` nor its store is named.
+    """
+    if not source.in_package:
+        return
+    for name, function in _functions(source.tree):
+        for node in ast.walk(function):
+            if not isinstance(node, ast.With):
+                continue
+            for item in node.items:
+                call = item.context_expr
+                if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                    continue
+                if call.func.attr != "locked":
+                    continue
+                owner = ast.unparse(call.func.value)
+                forbidden = {owner, *_storage_names(function, owner)}
+                for part in (part for statement in node.body for part in ast.walk(statement)):
+                    if isinstance(part, ast.Name | ast.Attribute) and ast.unparse(part) in forbidden:
+                        yield _at(source, part, f"{name} names {ast.unparse(part)} under the lock: use what it gives")
+
+
 RULES: tuple[Rule, ...] = (
     module_header,
     explicit_exports,
@@ -261,6 +301,7 @@ RULES: tuple[Rule, ...] = (
     silent_excepts,
     sleeping_tests,
     one_door_to_the_timeline,
+    guarded_changes_under_the_lock,
 )
 
 

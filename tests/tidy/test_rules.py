@@ -55,6 +55,21 @@ BAD_SAMPLES = [
     (rules.banned_names, "write/a.py", "class C:\n    def _get_key(self): ...\n"),
     (rules.banned_names, "write/a.py", "def write_inner(): ...\n"),
     (rules.banned_names, "write/a.py", "class LockManager: ...\n"),
+    (
+        rules.guarded_changes_under_the_lock,
+        "txn/a.py",
+        "def f(environment):\n    with environment.locked() as held:\n        environment.storage.delete(held)\n",
+    ),
+    (
+        rules.guarded_changes_under_the_lock,
+        "txn/a.py",
+        "def f(e):\n    storage, c = e.storage, e.config\n    with e.locked() as held:\n        storage.delete(c)\n",
+    ),
+    (
+        rules.guarded_changes_under_the_lock,
+        "txn/a.py",
+        "class C:\n    def f(self):\n        with self._e.locked():\n            remove(self._e)\n",
+    ),
     (rules.silent_excepts, "write/a.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
     (rules.silent_excepts, "write/a.py", "try:\n    f()\nexcept:\n    ...\n"),
     (

@@ -151,25 +151,25 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
             continue
         target = RequestedTime(planned.instant.commit_time)
         if planned.instant.action in _SERVICES and timeline.find(target) is None:
-            resume_rollback(environment, rollback, before_publish=metadata_rollback(environment))
+            resume_rollback(environment, rollback, before_publish=metadata_rollback)
 
 
 def _ask(environment: TableEnvironment, instant: RequestedTime, *, reason: str) -> CancelResult | None:
     """Write the request down; a result if there is nothing to wait for."""
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         current, _ = find_plan(timeline, instant)
         if current.is_completed:
             return CancelResult(instant, "completed", reason)
-        plan = load_pending_plan(environment, current)
+        plan = load_pending_plan(held, current)
         if not (plan.is_cancellable or plan.is_mutable):
             raise InvalidRequestError(
                 f"{current} is neither cancellable nor mutable: writers and other services count on it being carried "
                 "out. Execute it; Table.rollback() takes a failed attempt back. New plans: pass cancellable=True."
             )
-        lease.check()
-        request = CancelRequest(instant, reason, process_name(), environment.runtime.clock.now_ms())
-        save_cancel_request(environment.storage, request)
+        held.lease.check()
+        request = CancelRequest(instant, reason, process_name(), held.runtime.clock.now_ms())
+        save_cancel_request(held.storage, request)
     return None
 
 

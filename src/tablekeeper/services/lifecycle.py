@@ -113,7 +113,7 @@ def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approv
         environment,
         instant,
         approve=lambda _, current: current.is_pending and approve(current),
-        before_publish=metadata_rollback(environment),
+        before_publish=metadata_rollback,
         removes_plan=True,
     )
     return outcome is not None
@@ -135,36 +135,37 @@ def _pass_guard(
     environment: TableEnvironment, service: Service, instant: RequestedTime, settings: LifecycleSettings
 ) -> _Entered | Instant:
     """Seed 000: one transaction that lets at most one executor through. The plan's instant if it is completed."""
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         current, kind = find_plan(timeline, instant)
         if current.is_completed:
             return current
         if kind is not service.kind:
             raise InvalidRequestError(f"{current} is a plan of {kind.value}, not of {service.kind.value}.")
-        refuse_during_restore(environment, timeline, instant)
+        refuse_during_restore(held, timeline, instant)
         if settings.guard:
-            _refuse_held(environment, current)
-        plan = load_plan(environment, service, current)
-        is_retry = current.state is State.INFLIGHT or find_rollback(environment, timeline, current) is not None
+            _refuse_held(held, current)
+        plan = load_plan(held, service, current)
+        is_retry = current.state is State.INFLIGHT or find_rollback(held, timeline, current) is not None
         if is_retry and plan.flags.mutable:
             raise FencedError(
                 f"{current} is a mutable plan that was begun or is being rolled back, and is not executed again. The "
                 "next clean removes it; schedule a new plan."
             )
-        _refuse_called_off(environment, current)
-        lease.check()
-        attempt = begin_attempt(environment.storage, instant, runtime=environment.runtime)
+        _refuse_called_off(held, current)
+        held.lease.check()
+        attempt = begin_attempt(held.storage, instant, runtime=held.runtime)
         heartbeat = start_heartbeat(
-            attempt.driver_storage(environment.storage),
+            # It outlives the lock.
+            attempt.driver_storage(held.unlocked.storage),
             instant,
-            settings=environment.heartbeat_settings,
-            runtime=environment.runtime,
+            settings=held.heartbeat_settings,
+            runtime=held.runtime,
             owner=attempt.owner,
         )
         if not is_retry:
             try:
-                current = start_inflight(environment.storage, environment.config, current)
+                current = start_inflight(held.storage, held.config, current)
             except BaseException:
                 heartbeat.stop()
                 raise
@@ -290,18 +291,18 @@ def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
         environment,
         requested_at,
         approve=approve,
-        before_publish=metadata_rollback(environment),
+        before_publish=metadata_rollback,
         also_files=_load_files_of_attempts(environment, entered),
         keeps_heartbeat=True,
     )
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         current = timeline.find(requested_at)
-        _refuse_lost(environment, entered)
+        _refuse_lost(held, entered)
         if current is None or current.state is not State.REQUESTED:
             raise _lost(requested_at)
-        lease.check()
-        return start_inflight(environment.storage, environment.config, current)
+        held.lease.check()
+        return start_inflight(held.storage, held.config, current)
 
 
 def _refuse_lost(environment: TableEnvironment, entered: _Entered) -> None:
@@ -373,20 +374,20 @@ def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
         environment,
         entered.instant.requested_at,
         approve=approve,
-        before_publish=metadata_rollback(environment),
+        before_publish=metadata_rollback,
     )
 
 
 def _call_off(environment: TableEnvironment, entered: _Entered, cause: BaseException) -> None:
     """The plan cannot succeed any more. The wish comes first: a death after it leaves a plan that is known to go."""
     instant = entered.instant.requested_at
-    with environment.locked():
-        current = load_timeline(environment.storage, environment.config).find(instant)
+    with environment.locked() as held:
+        current = load_timeline(held.storage, held.config).find(instant)
         if current is None or current.is_completed:
             return
-        now_ms = environment.runtime.clock.now_ms()
+        now_ms = held.runtime.clock.now_ms()
         reason = cause.reason if isinstance(cause, PlanCancelledError) else f"yields: {cause}"
-        save_cancel_request(environment.storage, CancelRequest(instant, reason, process_name(), now_ms))
+        save_cancel_request(held.storage, CancelRequest(instant, reason, process_name(), now_ms))
 
     def approve(_: Instant) -> bool:
         entered.heartbeat.stop()

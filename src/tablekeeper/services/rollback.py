@@ -102,7 +102,7 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
         environment,
         instant,
         approve=approve,
-        before_publish=metadata_rollback(environment),
+        before_publish=metadata_rollback,
         also_files=files if current.is_pending else (),
     )
     if outcome is None:
@@ -122,7 +122,7 @@ def _resume(
     result = partial(RollbackResult, instant, plan.instant.action, State.INFLIGHT.value, rollback=rollback.requested_at)
     if dry_run:
         return result(tuple(sorted(_planned(environment, timeline, gone))), dry_run=True)
-    outcome = resume_rollback(environment, rollback, before_publish=metadata_rollback(environment))
+    outcome = resume_rollback(environment, rollback, before_publish=metadata_rollback)
     return result(outcome.files if outcome is not None else ())
 
 

@@ -127,11 +127,11 @@ def create_savepoint(
     environment: TableEnvironment, instant: RequestedTime | None = None, *, comment: str = ""
 ) -> Savepoint:
     """Protect the newest commit, or the one given."""
-    storage, config = environment.storage, environment.config
+    config = environment.config
     # The lock keeps a clean from being planned between the listing of the files and their protection.
-    with environment.locked() as lease:
-        timeline = load_timeline(storage, config)
-        commit = _commit_to_save(environment, timeline, instant)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, config)
+        commit = _commit_to_save(held, timeline, instant)
         existing = find_savepoint(timeline, commit.requested_at)
         if existing is not None and existing.is_completed:
             raise InvalidRequestError(f"{config.name} has a savepoint at {commit.requested_at} already.")
@@ -139,19 +139,19 @@ def create_savepoint(
             instant=commit.requested_at,
             comment=comment,
             user=_USER,
-            saved_at_ms=environment.runtime.clock.now_ms(),
-            files=_load_files(environment, timeline, commit),
+            saved_at_ms=held.runtime.clock.now_ms(),
+            files=_load_files(held, timeline, commit),
         )
         inflight = Instant(commit.requested_at, Action.SAVEPOINT, State.INFLIGHT)
         if existing is None:
-            lease.check()
-            inflight = start_inflight(storage, config, inflight)
-        lease.check()
+            held.lease.check()
+            inflight = start_inflight(held.storage, config, inflight)
+        held.lease.check()
         metadata = SavepointMetadata(_USER, saved.saved_at_ms, comment, saved.files)
-        completed_at = CompletionTime(next_time(environment, timeline))
+        completed_at = CompletionTime(next_time(held, timeline))
         content = encode_savepoint_metadata(metadata)
-        completed = complete_instant(storage, config, inflight, completed_at=completed_at, content=content)
-        confirm_completed(environment, lease, completed, known=timeline)
+        completed = complete_instant(held.storage, config, inflight, completed_at=completed_at, content=content)
+        confirm_completed(held, completed, known=timeline)
     return saved
 
 
@@ -163,15 +163,15 @@ def load_savepoints(environment: TableEnvironment) -> SavepointListing:
 
 def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> None:
     """Give up the protection of a commit. Its files go when a clean finds them old enough."""
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         found = find_savepoint(timeline, instant)
         if found is None:
-            raise _no_savepoint(environment, timeline, instant)
+            raise _no_savepoint(held, timeline, instant)
         inflight = Instant(instant, Action.SAVEPOINT, State.INFLIGHT)
         completed = (found,) if found.is_completed else ()
-        lease.check()
-        remove_instant_files(environment.storage, environment.config, *completed, inflight)
+        held.lease.check()
+        remove_instant_files(held.storage, held.config, *completed, inflight)
 
 
 def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, dry_run: bool = False) -> RestoreResult:
@@ -186,7 +186,7 @@ def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, 
         timeline = load_timeline(environment.storage, environment.config)
         planned = plan_restore(timeline, _approve_restore(environment, timeline, instant))
         return RestoreResult(instant, tuple(str(each) for each in planned), dry_run=True)
-    done = execute_restore(environment, instant, approve=approve, before_publish=metadata_rollback(environment))
+    done = execute_restore(environment, instant, approve=approve, before_publish=metadata_rollback)
     names = tuple(f"{info.commit_time}.{info.action}" for info in done.instants)
     return RestoreResult(instant, names, done.files, done.restore.requested_at)
 

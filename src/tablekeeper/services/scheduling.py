@@ -120,25 +120,25 @@ def _publish(
     environment: TableEnvironment, service: Service, drafted: Drafted, flags: PlanFlags
 ) -> ScheduledPlan | ForeignWrites | None:
     """The plan on the timeline; None if the news left nothing of it, or the writers that have to be waited for."""
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
-        requested_at = RequestedTime(next_time(environment, timeline))
-        refuse_during_restore(environment, timeline, requested_at)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
+        requested_at = RequestedTime(next_time(held, timeline))
+        refuse_during_restore(held, timeline, requested_at)
         if timeline.has_lost(drafted.timeline):
             return None
-        foreign = load_foreign_writes(environment, timeline)
+        foreign = load_foreign_writes(held, timeline)
         if foreign.silent:
             return foreign
-        draft = _with_news(environment, service, drafted, timeline, with_cancellable=flags.cancellable)
+        draft = _with_news(held, service, drafted, timeline, with_cancellable=flags.cancellable)
         theirs = frozenset(s.group for work in draft.work for s in work.slices if foreign.may_rewrite(s))
         draft = _without(draft, theirs, reason="announced by a running writer of another program")
         if not draft.work:
             return None
         plan = Plan(work=draft.work, flags=flags, missing=draft.missing, extra=pending_record(timeline))
-        lease.check()
+        held.lease.check()
         create_requested(
-            environment.storage,
-            environment.config,
+            held.storage,
+            held.config,
             requested_at=requested_at,
             action=service.kind.action,
             content=service.encode(plan),

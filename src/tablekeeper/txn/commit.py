@@ -43,10 +43,9 @@ from tablekeeper.timeline.history import load_history
 from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
 from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
-from tablekeeper.txn.environment import TableEnvironment, next_time, time_after
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time, time_after
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
 from tablekeeper.txn.last_look import confirm_completed
-from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.markers import delete_markers
 from tablekeeper.txn.rivals import NothingUnseen, Rivals, Unseen
 
@@ -98,28 +97,29 @@ def begin_write(
     data before. Others go inflight at once.
     """
     storage, config = environment.storage, environment.config
-    with environment.locked() as lease:
-        requested_at = RequestedTime(time_after(environment, load_newest_time(storage, config)))
-        lease.check()
+    with environment.locked() as held:
+        requested_at = RequestedTime(time_after(held, load_newest_time(held.storage, config)))
+        held.lease.check()
         # The heartbeat comes first: a pending instant without one is taken for dead.
-        attempt = begin_attempt(storage, requested_at, runtime=environment.runtime)
+        attempt = begin_attempt(held.storage, requested_at, runtime=held.runtime)
         heartbeat = start_heartbeat(
-            attempt.driver_storage(storage),
+            # It outlives the lock.
+            attempt.driver_storage(held.unlocked.storage),
             requested_at,
-            settings=environment.heartbeat_settings,
-            runtime=environment.runtime,
+            settings=held.heartbeat_settings,
+            runtime=held.runtime,
             owner=attempt.owner,
         )
         requested = Instant(requested_at, action, State.REQUESTED)
         inflight = Instant(requested_at, action, State.INFLIGHT)
         try:
-            create_requested(storage, config, requested_at=requested_at, action=action, content=plan)
+            create_requested(held.storage, config, requested_at=requested_at, action=action, content=plan)
             if not announces:
-                start_inflight(storage, config, requested)
+                start_inflight(held.storage, config, requested)
         except BaseException:
             heartbeat.stop()
             with suppress(StorageError):
-                fence_attempts(storage, requested_at)
+                fence_attempts(held.storage, requested_at)
             raise
     try:
         # After the write is on the timeline: who begins before this load and is not on it, begins after the write.
@@ -159,16 +159,16 @@ def commit_write(
     write: OpenWrite,
     metadata: CommitMetadata,
     *,
-    before_publish: Callable[[CompletionTime], None],
+    before_publish: Callable[[LockedEnvironment, CompletionTime], None],
     unseen: Unseen | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
     refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
-    `before_publish` runs under the lock with a completion time that is earlier than this write's own; it is where
-    the metadata table is written. `settle` gives the metadata to publish on the timeline just loaded: the last word
-    on what depends on other commits. `refuse` raises, under the lock and on that timeline, if the write has become
+    `before_publish` runs under the lock, with a completion time that is earlier than this write's own; it is where the
+    metadata table is written. `settle` gives the metadata to publish on the timeline just loaded: the last word on
+    what depends on other commits. `refuse` raises, under the lock and on that timeline, if the write has become
     unwanted. Files of others that `unseen` wants to look into are looked into without the lock, except for those that
     came in while it was doing so the last time.
     """
@@ -176,13 +176,13 @@ def commit_write(
     waited = _Patience(environment, write)
     rounds_left = _UNLOCKED_ROUNDS
     while True:
-        with environment.locked() as lease:
-            timeline = load_timeline(environment.storage, environment.config)
-            _refuse_to_go_on(environment, write, timeline)
+        with environment.locked() as held:
+            timeline = load_timeline(held.storage, held.config)
+            _refuse_to_go_on(held, write, timeline)
             refuse(timeline)
-            others = _with_archived(environment, write, timeline)
+            others = _with_archived(held, write, timeline)
             rivals = rivals or Rivals(
-                environment,
+                held.unlocked,
                 _own_write(write, metadata, others),
                 unseen or NothingUnseen(),
                 only_adds_logs=metadata.only_adds_logs,
@@ -192,14 +192,14 @@ def commit_write(
             if not unannounced and (not news or not rounds_left):
                 rivals.refuse_unseen(news)
                 settled = settle(metadata, timeline)
-                instant = _publish(environment, write, settled, timeline, lease=lease, before_publish=before_publish)
+                instant = _publish(held, write, settled, timeline, before_publish=before_publish)
                 break
         rounds_left = max(0, rounds_left - 1)
         rivals.refuse_unseen(news)
         waited.pause(unannounced)
     write.heartbeat.stop(is_completed=True)
     _discard_markers(environment, write)
-    return Committed(instant, lease.held_s)
+    return Committed(instant, held.lease.held_s)
 
 
 def _with_archived(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> Timeline:
@@ -286,27 +286,26 @@ class _Patience:
 
 
 def _publish(
-    environment: TableEnvironment,
+    held: LockedEnvironment,
     write: OpenWrite,
     metadata: CommitMetadata,
     timeline: Timeline,
     *,
-    lease: Lease,
-    before_publish: Callable[[CompletionTime], None],
+    before_publish: Callable[[LockedEnvironment, CompletionTime], None],
 ) -> Instant:
-    first = next_time(environment, timeline)
-    before_publish(CompletionTime(first))
-    completed_at = CompletionTime(next_time(environment, timeline, after=first))
+    first = next_time(held, timeline)
+    before_publish(held, CompletionTime(first))
+    completed_at = CompletionTime(next_time(held, timeline, after=first))
     write.heartbeat.check()
-    lease.check()
+    held.lease.check()
     completed = complete_instant(
-        environment.storage,
-        environment.config,
+        held.storage,
+        held.config,
         write.inflight,
         completed_at=completed_at,
         content=encode_commit_metadata(metadata),
     )
-    confirm_completed(environment, lease, completed, known=timeline)
+    confirm_completed(held, completed, known=timeline)
     return completed
 
 

@@ -66,13 +66,13 @@ class EarlyConflicts:
         if not self._settings.is_enabled or not self._groups:
             return
         if self._settings.is_locked:
-            with self._environment.locked() as lease:
+            with self._environment.locked() as held:
                 self.refuse()
-                lease.check()
-                self._create_markers()
+                held.lease.check()
+                self._create_markers(held)
             return
         self.refuse()
-        self._create_markers()
+        self._create_markers(self._environment)
 
     def refuse(self) -> None:
         """Raise `ConflictError` if a live writer that began earlier has announced one of the groups."""
@@ -133,7 +133,7 @@ class EarlyConflicts:
         timeline = load_timeline(self._environment.storage, self._environment.config)
         Rivals(self._environment, own, NothingUnseen()).refuse_conflict(timeline)
 
-    def _create_markers(self) -> None:
+    def _create_markers(self, environment: TableEnvironment) -> None:
         instant = self._instant.value
 
         def create(planned: PlannedGroup) -> None:
@@ -144,14 +144,14 @@ class EarlyConflicts:
                 name = encode_base_name(file_id=file_id, write_token=_NO_TASK, instant=instant)
             kind = MarkerKind.CREATE if planned.is_new or planned.is_log else MarkerKind.MERGE
             create_marker(
-                self._environment.storage,
+                environment.storage,
                 instant=instant,
                 partition=planned.group.partition,
                 file_name=name,
                 kind=kind,
             )
 
-        self._environment.runtime.threads.map(create, self._planned)
+        environment.runtime.threads.map(create, self._planned)
 
 
 def await_rival(environment: TableEnvironment, error: ConflictError) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 
 from tablekeeper.config.concurrency_settings import ConcurrencySettings
 from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
@@ -10,10 +12,13 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
+from tablekeeper.storage.scoped import ScopedStorage
 from tablekeeper.timeline import Timeline, following_time, format_time
 from tablekeeper.txn.locks import Lease, TableLock
 
-__all__ = ["TableEnvironment", "next_time", "time_after"]
+__all__ = ["LockedEnvironment", "TableEnvironment", "next_time", "time_after"]
+
+_LEASES = "leases"
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,33 @@ class TableEnvironment:
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     drops_indexes: bool = False
 
-    def locked(self) -> Lease:
-        """The table lock, waited for as long as the settings say. Use it in a `with` statement."""
-        return self.lock.acquire(timeout_s=self.lock_settings.acquire_timeout_s)
+    @contextmanager
+    def locked(self) -> Iterator[LockedEnvironment]:
+        """The table lock, waited for as long as the settings say.
+
+        What is done under it goes through the environment that the `with` statement gives, and never through this one.
+        """
+        with self.lock.acquire(timeout_s=self.lock_settings.acquire_timeout_s) as lease:
+            name = self.runtime.ids.uuid()
+            lease.look()
+            # From here on whoever held the lock before changes nothing any more, where the store can see to that.
+            self.storage.take_scope(_LEASES, name)
+            guarded = ScopedStorage(self.storage, f"{_LEASES}/{name}", look=lease.look)
+            parts = {each.name: getattr(self, each.name) for each in fields(TableEnvironment)}
+            yield LockedEnvironment(**{**parts, "storage": guarded}, lease=lease, unlocked=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedEnvironment(TableEnvironment):
+    """The environment while the lock is held: every change of the store is preceded by a look at the lease.
+
+    A process that slept through its lease therefore changes nothing more, whatever step it wakes up in. The look costs
+    no I/O; `lease.check` also asks the store, and is for the moments that decide. `unlocked` is for work that outlives
+    the lock.
+    """
+
+    lease: Lease
+    unlocked: TableEnvironment
 
 
 def next_time(environment: TableEnvironment, timeline: Timeline, *, after: str = "") -> str:

@@ -13,39 +13,38 @@ from tablekeeper.model import Action, Instant, State
 from tablekeeper.timeline import Timeline, instant_path, load_instant_files, load_timeline, remove_instant_files
 from tablekeeper.timeline.history import find_archived
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
-from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.locks import Lease
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.metadata_sync import remove_metadata_update
 from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["confirm_completed"]
 
 
-def confirm_completed(environment: TableEnvironment, lease: Lease, completed: Instant, *, known: Timeline) -> bool:
-    """Return if `completed`, just published under `lease`, stands. False if the lease is over all the same.
+def confirm_completed(held: LockedEnvironment, completed: Instant, *, known: Timeline) -> bool:
+    """Return if `completed`, just published under the lock, stands. False if the lease is over all the same.
 
-    `known` is the timeline that was loaded under the lease. Raises `FencedError` if another process rolled the instant
+    `known` is the timeline that was loaded under the lock. Raises `FencedError` if another process rolled the instant
     back or completed it meanwhile, after taking the own completed file away, and `CommitOutcomeUnknownError` if the
     lock cannot be had to find out.
     """
     try:
-        lease.check()
+        held.lease.check()
     except (FencedError, StorageError) as doubt:
-        lease.release()
-        _decide(environment, completed, known, doubt)
+        held.lease.release()
+        _decide(held.unlocked, completed, known, doubt)
         return False
     return True
 
 
 def _decide(environment: TableEnvironment, completed: Instant, known: Timeline, doubt: Exception) -> None:
     try:
-        with environment.locked() as lease:
-            if _stands(environment, completed, known):
+        with environment.locked() as held:
+            if _stands(held, completed, known):
                 return
-            lease.check()
-            remove_instant_files(environment.storage, environment.config, completed)
-            if completed.action.writes_data and not _own_files(environment, completed):
-                _remove_from_metadata_table(environment, completed)
+            held.lease.check()
+            remove_instant_files(held.storage, held.config, completed)
+            if completed.action.writes_data and not _own_files(held, completed):
+                _remove_from_metadata_table(held, completed)
     except (FencedError, LockNotAcquiredError, StorageError) as error:
         raise CommitOutcomeUnknownError(
             f"the lock was lost while {completed} was being completed, and what became of it could not be found out "

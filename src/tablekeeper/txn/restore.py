@@ -80,42 +80,42 @@ def execute_restore(
 
     `approve` runs under the lock; it gives the savepointed commit, or raises and nothing has happened.
     """
-    storage, config = environment.storage, environment.config
-    with environment.locked() as lease:
-        timeline = load_timeline(storage, config)
-        restore, plan = _find_pending(environment, timeline, commit)
+    config = environment.config
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, config)
+        restore, plan = _find_pending(held, timeline, commit)
         if restore is None or plan is None:
             instants = plan_restore(timeline, approve(timeline))
             plan = RestorePlan(tuple(_info(i) for i in instants), savepoint=commit.value)
-            lease.check()
+            held.lease.check()
             restore = create_requested(
-                storage,
+                held.storage,
                 config,
-                requested_at=RequestedTime(next_time(environment, timeline)),
+                requested_at=RequestedTime(next_time(held, timeline)),
                 action=Action.RESTORE,
                 content=encode_restore_plan(plan),
             )
         if restore.state is State.REQUESTED:
-            lease.check()
-            restore = start_inflight(storage, config, restore)
+            held.lease.check()
+            restore = start_inflight(held.storage, config, restore)
     started_ms = environment.runtime.clock.now_ms()
     rollbacks = _roll_back_all(environment, plan, commit, before_publish)
-    with environment.locked() as lease:
-        timeline = load_timeline(storage, config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, config)
         mine = timeline.find(restore.requested_at)
         if mine is not None and mine.is_pending:
             metadata = RestoreMetadata(
                 started_at=restore.requested_at.value,
-                duration_ms=max(0, environment.runtime.clock.now_ms() - started_ms),
+                duration_ms=max(0, held.runtime.clock.now_ms() - started_ms),
                 commits=tuple(info.commit_time for info in plan.instants),
                 rollbacks={key: (metadata,) for key, (metadata, _) in rollbacks.items()},
                 instants=plan.instants,
             )
-            lease.check()
-            completed_at = CompletionTime(next_time(environment, timeline))
+            held.lease.check()
+            completed_at = CompletionTime(next_time(held, timeline))
             content = encode_restore_metadata(metadata)
-            restore = complete_instant(storage, config, restore, completed_at=completed_at, content=content)
-            confirm_completed(environment, lease, restore, known=timeline)
+            restore = complete_instant(held.storage, config, restore, completed_at=completed_at, content=content)
+            confirm_completed(held, restore, known=timeline)
     return Restored(restore, plan.instants, tuple(file for _, files in rollbacks.values() for file in files))
 
 

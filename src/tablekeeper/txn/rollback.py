@@ -45,10 +45,9 @@ from tablekeeper.txn.attempts import fence_attempts
 from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
-from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.last_look import confirm_completed
-from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.markers import delete_markers, load_markers
 from tablekeeper.txn.metadata_sync import remove_metadata_update
 from tablekeeper.txn.properties_file import load_table_config
@@ -83,7 +82,7 @@ class RolledBack:
     metadata: RollbackMetadata | None = None
 
 
-BeforeRollback = Callable[[RolledBack, CompletionTime], None]
+BeforeRollback = Callable[[LockedEnvironment, RolledBack, CompletionTime], None]
 """Runs under the lock before a rollback completes: where the metadata table is brought up to date."""
 
 Approval = Callable[[Timeline, Instant], bool]
@@ -123,12 +122,12 @@ def withdraw_write(
         if rollback_instant(environment, write.inflight, before_publish=before_publish) is None:
             _discard_late_files(environment, write.inflight, [marker.path for marker in markers])
     else:
-        with environment.locked():
-            timeline = load_timeline(environment.storage, environment.config)
+        with environment.locked() as held:
+            timeline = load_timeline(held.storage, held.config)
             found = timeline.find(write.inflight.requested_at)
             if found is not None and found.is_pending:
-                _remove_from_metadata_table(environment, write.inflight)
-                _remove_target(environment, write.inflight)
+                _remove_from_metadata_table(held, write.inflight)
+                _remove_target(held, write.inflight)
     write.heartbeat.stop()
 
 
@@ -137,17 +136,17 @@ def _discard_late_files(environment: TableEnvironment, target: Instant, files: l
 
     Left alone, its rows would come back once the timeline has been archived past the instant.
     """
-    with environment.locked():
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         if timeline.find(target.requested_at) is not None:
             return
         is_old = timeline.is_archived(target.requested_at)
-        if is_old and find_archived(environment.storage, environment.config, target) is not None:
+        if is_old and find_archived(held.storage, held.config, target) is not None:
             return
         # A writer that woke up late may also have got as far as the metadata table.
-        _remove_from_metadata_table(environment, target)
-        environment.storage.delete_many(files)
-        delete_markers(environment.storage, instant=target.requested_at.value)
+        _remove_from_metadata_table(held, target)
+        held.storage.delete_many(files)
+        delete_markers(held.storage, instant=target.requested_at.value)
 
 
 def rollback_instant(
@@ -179,20 +178,20 @@ def rollback_approved(
     `removes_plan` a pending table service leaves the timeline altogether. `keeps_heartbeat`: the caller beats for the
     target, and is about to carry its plan out.
     """
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         current = timeline.find(target)
         if current is None or not approve(timeline, current):
             return None
         if current.is_pending and not keeps_heartbeat:
             # Before its files are looked for: who is still at work on it publishes nothing any more, or takes it back.
-            fence_attempts(environment.storage, target)
-            delete_heartbeat(environment.storage, target)
-        begun = _begin(environment, lease, timeline, current, also_files=also_files, removes_plan=removes_plan)
+            fence_attempts(held.storage, target)
+            delete_heartbeat(held.storage, target)
+        begun = _begin(held, timeline, current, also_files=also_files, removes_plan=removes_plan)
         begun = replace(begun, keeps_heartbeat=keeps_heartbeat)
         if begun.keeps_plan:
-            environment.storage.delete_many(begun.files)
-            return _finish(environment, lease, begun, before_publish)
+            held.storage.delete_many(begun.files)
+            return _finish(held, begun, before_publish)
     return _delete_and_finish(environment, begun, before_publish)
 
 
@@ -201,37 +200,37 @@ def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, a
 
     From here on nobody begins to execute the target. None if it is gone, completed, or not approved.
     """
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         current = timeline.find(target)
         if current is None or current.is_completed or not approve(timeline, current):
             return None
-        lease.check()
-        files = tuple(sorted(load_files_of(environment, current)))
-        return _find_or_request(environment, timeline, current, files)
+        held.lease.check()
+        files = tuple(sorted(load_files_of(held, current)))
+        return _find_or_request(held, timeline, current, files)
 
 
 def resume_rollback(
     environment: TableEnvironment, rollback: Instant, *, before_publish: BeforeRollback
 ) -> RolledBack | None:
     """Finish a rollback whose target has left the timeline already, as Java's does first. None if there is none."""
-    with environment.locked() as lease:
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         mine = timeline.find(rollback.requested_at)
         if mine is None or mine.is_completed:
             return None
-        plan = load_rollback_plan(environment, mine)
+        plan = load_rollback_plan(held, mine)
         if plan is None or plan.instant is None:
             # Without its plan nobody knows what it was for; what it was to delete shows up as orphans.
-            _remove_states(environment, mine)
+            _remove_states(held, mine)
             return None
         target = Instant(RequestedTime(plan.instant.commit_time), Action(plan.instant.action), State.INFLIGHT)
         if timeline.find(target.requested_at) is not None:
             return None
         if mine.state is State.REQUESTED:
-            lease.check()
-            mine = start_inflight(environment.storage, environment.config, mine)
-        started_ms = environment.runtime.clock.now_ms()
+            held.lease.check()
+            mine = start_inflight(held.storage, held.config, mine)
+        started_ms = held.runtime.clock.now_ms()
         begun = _Begun(target, mine, _planned_files(plan), target.action, started_ms, keeps_plan=False)
     return _delete_and_finish(environment, begun, before_publish)
 
@@ -245,10 +244,10 @@ def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -
     """
     for rollback in timeline.pending:
         if rollback.action is Action.ROLLBACK and _is_idle(environment, timeline, rollback):
-            with environment.locked():
-                now = load_timeline(environment.storage, environment.config)
-                if rollback in now.pending and _is_idle(environment, now, rollback):
-                    _remove_states(environment, rollback)
+            with environment.locked() as held:
+                now = load_timeline(held.storage, held.config)
+                if rollback in now.pending and _is_idle(held, now, rollback):
+                    _remove_states(held, rollback)
 
 
 def load_files_of(environment: TableEnvironment, target: Instant) -> frozenset[str]:
@@ -283,8 +282,7 @@ class _Begun:
 
 
 def _begin(
-    environment: TableEnvironment,
-    lease: Lease,
+    held: LockedEnvironment,
     timeline: Timeline,
     current: Instant,
     *,
@@ -292,26 +290,25 @@ def _begin(
     removes_plan: bool,
 ) -> _Begun:
     """Put the rollback on the timeline, or find the one that is there, and hide what the target did."""
-    storage, config = environment.storage, environment.config
-    started_ms = environment.runtime.clock.now_ms()
-    rollback = find_rollback(environment, timeline, current)
-    files = load_files_of(environment, current) | frozenset(also_files)
+    started_ms = held.runtime.clock.now_ms()
+    rollback = find_rollback(held, timeline, current)
+    files = load_files_of(held, current) | frozenset(also_files)
     action = current.action
-    plan = load_rollback_plan(environment, rollback) if rollback is not None else None
+    plan = load_rollback_plan(held, rollback) if rollback is not None else None
     if plan is not None and plan.instant is not None:
         files |= frozenset(_planned_files(plan))
         # An earlier attempt may have hidden a completed service: its plan says that it was a commit by then.
         action = Action(plan.instant.action)
     ordered = tuple(sorted(files))
     # Asked before the first change: a death on the way must not change the answer.
-    keeps_plan = action in _SERVICES and not removes_plan and not leaves_with_attempt(environment, current)
-    lease.check()
-    rollback = _find_or_request(environment, timeline, current, ordered, known=rollback)
+    keeps_plan = action in _SERVICES and not removes_plan and not leaves_with_attempt(held, current)
+    held.lease.check()
+    rollback = _find_or_request(held, timeline, current, ordered, known=rollback)
     if rollback.state is State.REQUESTED:
-        rollback = start_inflight(storage, config, rollback)
+        rollback = start_inflight(held.storage, held.config, rollback)
     target = current
     if current.is_completed:
-        target = unpublish_instant(storage, config, current, check=lease.check)
+        target = unpublish_instant(held.storage, held.config, current, check=held.lease.check)
     return _Begun(target, rollback, ordered, action, started_ms, keeps_plan=keeps_plan)
 
 
@@ -338,40 +335,39 @@ def _find_or_request(
 
 def _delete_and_finish(environment: TableEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
     environment.storage.delete_many(begun.files)
-    with environment.locked() as lease:
-        return _finish(environment, lease, begun, before_publish)
+    with environment.locked() as held:
+        return _finish(held, begun, before_publish)
 
 
-def _finish(environment: TableEnvironment, lease: Lease, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
+def _finish(held: LockedEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
     """Complete the rollback and remove its target. Under the lock, after the files are gone."""
-    storage, config = environment.storage, environment.config
-    timeline = load_timeline(storage, config)
+    timeline = load_timeline(held.storage, held.config)
     mine = timeline.find(begun.rollback.requested_at)
     is_ours = mine is not None and mine.is_pending
-    metadata = _metadata(environment, begun)
+    metadata = _metadata(held, begun)
     outcome = RolledBack(begun.target, begun.rollback, begun.files, metadata)
     # A plan that is to go must not outlive its rollback as one that can be executed: it goes before the rollback
     # completes. Who dies in between leaves a rollback without a target, which the next clean finishes.
     goes_first = begun.target.action in _SERVICES and not begun.keeps_plan
     if is_ours:
-        first = next_time(environment, timeline)
-        before_publish(outcome, CompletionTime(first))
-        lease.check()
+        first = next_time(held, timeline)
+        before_publish(held, outcome, CompletionTime(first))
+        held.lease.check()
         if goes_first:
-            _remove_target(environment, begun.target)
+            _remove_target(held, begun.target)
         completed = complete_instant(
-            storage,
-            config,
+            held.storage,
+            held.config,
             begun.rollback,
-            completed_at=CompletionTime(next_time(environment, timeline, after=first)),
+            completed_at=CompletionTime(next_time(held, timeline, after=first)),
             content=encode_rollback_metadata(metadata),
         )
-        if not confirm_completed(environment, lease, completed, known=timeline):
+        if not confirm_completed(held, completed, known=timeline):
             # Without the lock: what is left of the target is for the next one who holds it.
             return outcome
     # Somebody else finished it: a service that was put back to requested may be running again by now.
     if (is_ours or not begun.keeps_plan) and not goes_first:
-        _remove_target(environment, begun.target, keeps_plan=begun.keeps_plan, keeps_heartbeat=begun.keeps_heartbeat)
+        _remove_target(held, begun.target, keeps_plan=begun.keeps_plan, keeps_heartbeat=begun.keeps_heartbeat)
     return outcome
 
 

@@ -13,11 +13,11 @@ from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encod
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.commit import OpenWrite, commit_write
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.txn.metadata_step import MetadataPolicy, sync_commit, sync_rollback
 from tablekeeper.txn.rivals import Unseen
-from tablekeeper.txn.rollback import BeforeRollback, RolledBack
+from tablekeeper.txn.rollback import RolledBack
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.nesting import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
@@ -60,10 +60,10 @@ def finish_write(
     )
     notes: list[str] = []
 
-    def sync_metadata_table(completed_at: CompletionTime) -> None:
+    def sync_metadata_table(held: LockedEnvironment, completed_at: CompletionTime) -> None:
         notes.extend(
             sync_commit(
-                environment,
+                held,
                 policy,
                 metadata,
                 known_ranges={file.stat.path: file.column_ranges for file in files},
@@ -105,19 +105,15 @@ def file_ids_by_partition(slices: Sequence[FileSlice]) -> dict[str, tuple[str, .
     return {partition: tuple(sorted(each)) for partition, each in sorted(ids.items())}
 
 
-def metadata_rollback(environment: TableEnvironment) -> BeforeRollback:
+def metadata_rollback(held: LockedEnvironment, rolled_back: RolledBack, completed_at: CompletionTime) -> None:
     """What a rollback does to the metadata table before it completes."""
-
-    def sync_metadata_table(rolled_back: RolledBack, completed_at: CompletionTime) -> None:
-        sync_rollback(
-            environment,
-            target=rolled_back.instant.requested_at,
-            deleted=rolled_back.files,
-            requested_at=rolled_back.rollback.requested_at,
-            completed_at=completed_at,
-        )
-
-    return sync_metadata_table
+    sync_rollback(
+        held,
+        target=rolled_back.instant.requested_at,
+        deleted=rolled_back.files,
+        requested_at=rolled_back.rollback.requested_at,
+        completed_at=completed_at,
+    )
 
 
 def _delete_files_of_repeated_tasks(

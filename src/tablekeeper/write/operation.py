@@ -284,7 +284,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
     write = begin_write(
         environment, action=request.action, operation=request.operation, plan=request.plan, announces=announces
     )
-    before_rollback = metadata_rollback(environment)
+    before_rollback = metadata_rollback
     try:
         withdraw_idle_rollbacks(environment, write.at_start)
         for dead in failed_writes(environment, write.at_start):

@@ -33,8 +33,7 @@ from tablekeeper.timeline.history import HistorySnapshot, load_history, load_his
 from tablekeeper.timeline.history_writer import MergeLimits, append_history, clean_history, merge_history
 from tablekeeper.timeline.metadata_layout import metadata_config
 from tablekeeper.timeline.transition import remove_archived_files
-from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.locks import Lease
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.markers import delete_markers, load_marked_instants
 from tablekeeper.txn.properties_file import load_table_config
 
@@ -128,9 +127,9 @@ def _archive(environment: TableEnvironment, target: _Target) -> ArchiveResult:
         draft = _prepare(environment, target)
         run = _result_of(draft.plan)
         if draft.plan.actions:
-            with environment.locked() as lease:
-                run = _move(environment, target, draft, lease)
-            run = replace(run, lock_held_s=lease.held_s)
+            with environment.locked() as held:
+                run = _move(held, target, draft)
+            run = replace(run, lock_held_s=held.lease.held_s)
         total = replace(
             run,
             instants=total.instants + run.instants,
@@ -172,21 +171,21 @@ def _prepare(environment: TableEnvironment, target: _Target) -> _Draft:
     return _Draft(plan, load_contents(environment, target.config, plan.actions))
 
 
-def _move(environment: TableEnvironment, target: _Target, draft: _Draft, lease: Lease) -> ArchiveResult:
-    storage, config, settings = environment.storage, target.config, target.settings
+def _move(held: LockedEnvironment, target: _Target, draft: _Draft) -> ArchiveResult:
+    storage, config, settings = held.storage, target.config, target.settings
     plan = plan_archive(target.load_view(), settings)
     actions, contents = _still_planned(plan, draft)
     plan = replace(plan, actions=actions, bounds=draft.plan.bounds)
     if not actions:
         return _result_of(plan)
     before = load_history_snapshot(storage, config.history_directory)
-    known = _known_in_history(environment, config, before, actions)
+    known = _known_in_history(held, config, before, actions)
     fresh = [archived for archived in contents if _key(archived.instant) not in known]
-    lease.check()
+    held.lease.check()
     snapshot = before
     if fresh:
         snapshot = append_history(storage, before, fresh, row_group_instants=settings.row_group_instants)
-    lease.check()
+    held.lease.check()
     remove_archived_files(
         storage,
         config,
@@ -194,8 +193,8 @@ def _move(environment: TableEnvironment, target: _Target, draft: _Draft, lease: 
         completed=[file for action in actions for file in action.completed_files],
     )
     if target.is_table:
-        _remove_markers(environment, actions)
-    lease.check()
+        _remove_markers(held, actions)
+    held.lease.check()
     merged = merge_history(storage, snapshot, MergeLimits(settings.merge_files, settings.merge_max_bytes))
     clean_history(storage, merged, manifests_kept=settings.manifests_kept + merged.version - snapshot.version)
     return _with_files(_result_of(plan), (before, snapshot, merged))

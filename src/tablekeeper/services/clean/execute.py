@@ -154,39 +154,39 @@ class _Worker:
 
     def _complete(self, taken: Taken, *, started_s: float) -> CleanResult:
         environment, plan = self.environment, taken.plan
-        with environment.locked() as lease:
-            timeline = load_timeline(environment.storage, environment.config)
+        with environment.locked() as held:
+            timeline = load_timeline(held.storage, held.config)
             mine = timeline.find(taken.inflight.requested_at)
             if mine is None:
                 raise FencedError(
                     f"clean {taken.inflight} is gone from the timeline. Reload the table before going on."
                 )
             if mine.is_completed:
-                return _result(taken, deleted_partitions=(), lock_held_s=lease.held_s)
+                return _result(taken, deleted_partitions=(), lock_held_s=held.lease.held_s)
             taken.heartbeat.check()
-            lease.check()
-            removed = _remove_partitions(environment, timeline, plan.partitions_to_delete)
-            first = next_time(environment, timeline)
+            held.lease.check()
+            removed = _remove_partitions(held, timeline, plan.partitions_to_delete)
+            first = next_time(held, timeline)
             sync_clean(
-                environment,
+                held,
                 deleted=_names(plan),
                 removed_partitions=removed,
                 requested_at=taken.inflight.requested_at,
                 completed_at=CompletionTime(first),
             )
-            duration_ms = int((environment.runtime.clock.monotonic_s() - started_s) * 1000)
+            duration_ms = int((held.runtime.clock.monotonic_s() - started_s) * 1000)
             metadata = _metadata(taken.inflight.requested_at, plan, removed, duration_ms=duration_ms)
             taken.heartbeat.check()
-            lease.check()
+            held.lease.check()
             completed = complete_instant(
-                environment.storage,
-                environment.config,
+                held.storage,
+                held.config,
                 taken.inflight,
-                completed_at=CompletionTime(next_time(environment, timeline, after=first)),
+                completed_at=CompletionTime(next_time(held, timeline, after=first)),
                 content=encode_clean_metadata(metadata),
             )
-            confirm_completed(environment, lease, completed, known=timeline)
-        return _result(taken, deleted_partitions=removed, lock_held_s=lease.held_s)
+            confirm_completed(held, completed, known=timeline)
+        return _result(taken, deleted_partitions=removed, lock_held_s=held.lease.held_s)
 
 
 def _remove_partitions(environment: TableEnvironment, timeline: Timeline, partitions: Iterable[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tablekeeper.format.plans import CleanPlan, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.scheduling import process_name
 from tablekeeper.timeline import instant_path, load_content, load_timeline, remove_instant_files, start_inflight
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
 
 __all__ = ["Taken", "begin_taken", "take_clean"]
@@ -35,44 +35,44 @@ def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | N
 
     Raises `PlanHeldError` if another process is at work on it.
     """
-    with environment.locked():
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         current = timeline.find(clean)
         if current is None or current.is_completed:
             return None
-        _refuse_held(environment, clean)
+        _refuse_held(held, clean)
         requested = Instant(clean, Action.CLEAN, State.REQUESTED)
-        content = load_content(environment.storage, environment.config, requested)
+        content = load_content(held.storage, held.config, requested)
         if not content:
             # Some stores of Java's show a file before its contents. Nothing was deleted without a plan.
             inflight = Instant(clean, Action.CLEAN, State.INFLIGHT)
-            remove_instant_files(environment.storage, environment.config, inflight, requested)
+            held.lease.check()
+            remove_instant_files(held.storage, held.config, inflight, requested)
             return None
-        plan = decode_clean_plan(content, file=instant_path(environment.config, requested))
-        return begin_taken(environment, clean, plan, create=lambda: current, was_resumed=True)
+        plan = decode_clean_plan(content, file=instant_path(held.config, requested))
+        return begin_taken(held, clean, plan, create=lambda: current, was_resumed=True)
 
 
 def begin_taken(
-    environment: TableEnvironment,
+    held: LockedEnvironment,
     clean: RequestedTime,
     plan: CleanPlan,
     *,
     create: Callable[[], Instant],
     was_resumed: bool = False,
 ) -> Taken:
-    """Start the heartbeat, then the clean that `create` gives. The caller holds the table lock."""
-    storage, config = environment.storage, environment.config
+    """Start the heartbeat, which outlives the lock, then the clean that `create` gives."""
     heartbeat = start_heartbeat(
-        storage,
+        held.unlocked.storage,
         clean,
-        settings=environment.heartbeat_settings,
-        runtime=environment.runtime,
-        owner=f"{process_name()} {environment.runtime.ids.uuid()}",
+        settings=held.heartbeat_settings,
+        runtime=held.runtime,
+        owner=f"{process_name()} {held.runtime.ids.uuid()}",
     )
     try:
         instant = create()
         if instant.state is State.REQUESTED:
-            instant = start_inflight(storage, config, instant)
+            instant = start_inflight(held.storage, held.config, instant)
     except BaseException:
         heartbeat.stop()
         raise

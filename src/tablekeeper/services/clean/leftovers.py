@@ -22,7 +22,7 @@ def roll_back_leftovers(environment: TableEnvironment) -> tuple[RequestedTime, .
         return ()
     timeline = load_timeline(environment.storage, environment.config)
     withdraw_idle_rollbacks(environment, timeline)
-    before_publish = metadata_rollback(environment)
+    before_publish = metadata_rollback
     gone = []
     for dead in failed_writes(environment, timeline):
         if rollback_instant(environment, dead, before_publish=before_publish) is not None:

@@ -94,29 +94,31 @@ def load_draft(environment: TableEnvironment, settings: CleanSettings) -> Drafte
 
 
 def _publish(environment: TableEnvironment, drafted: Drafted, *, begins: bool) -> Published:
-    storage, config = environment.storage, environment.config
-    with environment.locked() as lease:
-        timeline = load_timeline(storage, config)
-        refuse_during_restore(environment, timeline)
+    config = environment.config
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, config)
+        refuse_during_restore(held, timeline)
         if any(i.action is Action.CLEAN for i in timeline.pending):
             # Somebody else's came first, and may delete the same files.
             return Published()
         if timeline.has_lost(drafted.view.timeline):
             return Published(is_stale=True)
-        draft = _after_news(environment, drafted, timeline)
+        draft = _after_news(held, drafted, timeline)
         if draft.is_empty and not drafted.draft.is_empty:
             return Published()
-        plan = _plan(environment, draft, timeline)
-        requested_at = RequestedTime(next_time(environment, timeline))
-        lease.check()
+        plan = _plan(held, draft, timeline)
+        requested_at = RequestedTime(next_time(held, timeline))
+        held.lease.check()
 
         def create() -> Instant:
             content = encode_clean_plan(plan)
-            return create_requested(storage, config, requested_at=requested_at, action=Action.CLEAN, content=content)
+            return create_requested(
+                held.storage, config, requested_at=requested_at, action=Action.CLEAN, content=content
+            )
 
         if not begins:
             return Published(create())
-        taken = begin_taken(environment, requested_at, plan, create=create)
+        taken = begin_taken(held, requested_at, plan, create=create)
         return Published(taken.inflight, taken)
 
 

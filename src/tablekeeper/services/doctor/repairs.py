@@ -47,8 +47,8 @@ def mend(environment: TableEnvironment, repair: Repair, settings: DoctorSettings
 
 
 def _finish_properties(environment: TableEnvironment, _: Repair, __: DoctorSettings) -> None:
-    with environment.locked():
-        change_properties(environment.storage, {})
+    with environment.locked() as held:
+        change_properties(held.storage, {})
 
 
 def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
@@ -65,19 +65,19 @@ def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSett
         raise TablekeeperError(f"{restore} was finished meanwhile")
 
     commit = RequestedTime(plan.savepoint)
-    execute_restore(environment, commit, approve=approve, before_publish=metadata_rollback(environment))
+    execute_restore(environment, commit, approve=approve, before_publish=metadata_rollback)
 
 
 def _remove_restore_without_plan(environment: TableEnvironment, requested_at: RequestedTime) -> None:
     """Take a restore off the timeline that died while its plan was written; one that was begun is for people."""
-    with environment.locked() as lease:
-        restore = load_timeline(environment.storage, environment.config).find(requested_at)
+    with environment.locked() as held:
+        restore = load_timeline(held.storage, held.config).find(requested_at)
         if restore is None or restore.action is not Action.RESTORE or restore.is_completed:
             return
         if restore.state is not State.REQUESTED:
             raise TablekeeperError(f"{restore} was begun, and its plan does not decode: finish it in Java")
-        lease.check()
-        remove_instant_files(environment.storage, environment.config, restore)
+        held.lease.check()
+        remove_instant_files(held.storage, held.config, restore)
 
 
 def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
@@ -85,7 +85,7 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSet
     if rollback is None or rollback.action is not Action.ROLLBACK:
         return
     plan = load_rollback_plan(environment, rollback)
-    before_publish = metadata_rollback(environment)
+    before_publish = metadata_rollback
 
     def approve(timeline: Timeline, current: Instant) -> bool:
         if current in pending_plans(timeline) and _is_alive(environment, current.requested_at):
@@ -115,7 +115,7 @@ def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime) ->
 def _roll_back(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     found = load_timeline(environment.storage, environment.config).find(RequestedTime(repair.subject))
     if found is not None and not _is_alive(environment, found.requested_at):
-        rollback_instant(environment, found, before_publish=metadata_rollback(environment))
+        rollback_instant(environment, found, before_publish=metadata_rollback)
 
 
 def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
@@ -130,9 +130,7 @@ def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorS
     def approve(_: Timeline, current: Instant) -> bool:
         return current.state is State.INFLIGHT and not _is_alive(environment, instant)
 
-    rollback_approved(
-        environment, instant, approve=approve, before_publish=metadata_rollback(environment), also_files=left
-    )
+    rollback_approved(environment, instant, approve=approve, before_publish=metadata_rollback, also_files=left)
 
 
 def _remove_plan(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:
@@ -144,47 +142,47 @@ def _finish_clean(environment: TableEnvironment, _: Repair, settings: DoctorSett
 
 
 def _delete_savepoint(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
-    with environment.locked():
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         mine = Instant(RequestedTime(repair.subject), Action.SAVEPOINT, State.INFLIGHT)
         if mine in timeline.pending:
-            remove_instant_files(environment.storage, environment.config, mine)
+            remove_instant_files(held.storage, held.config, mine)
 
 
 def _delete_files(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:
     """Only what is still an orphan, now that nobody can commit."""
-    with environment.locked() as lease:
-        view = load_view(environment, settings)
+    with environment.locked() as held:
+        view = load_view(held, settings)
         findings = without_unsafe_repairs(view, chain(check_timeline_is_there(view), check_data_files(view)))
         repairs = [finding.repair for finding in findings if finding.repair is not None]
         still = {path for each in repairs for path in each.paths if each.kind is RepairKind.DELETE_FILES}
-        lease.check()
-        environment.storage.delete_many(path for path in repair.paths if path in still)
+        held.lease.check()
+        held.storage.delete_many(path for path in repair.paths if path in still)
 
 
 def _delete_markers(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
-    with environment.locked():
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         if repair.subject not in {i.requested_at.value for i in timeline.pending}:
-            delete_markers(environment.storage, instant=repair.subject)
+            delete_markers(held.storage, instant=repair.subject)
 
 
 def _delete_heartbeat(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     instant = RequestedTime(repair.subject)
-    with environment.locked():
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         waiting = {plan.requested_at for plan in pending_plans(timeline) if plan.state is State.REQUESTED}
         busy = {i.requested_at for i in timeline.pending} - waiting
-        if instant not in busy and not _is_alive(environment, instant):
-            delete_heartbeat(environment.storage, instant)
+        if instant not in busy and not _is_alive(held, instant):
+            delete_heartbeat(held.storage, instant)
 
 
 def _delete_cancel_request(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     instant = RequestedTime(repair.subject)
-    with environment.locked():
-        timeline = load_timeline(environment.storage, environment.config)
+    with environment.locked() as held:
+        timeline = load_timeline(held.storage, held.config)
         if instant not in {plan.requested_at for plan in pending_plans(timeline)}:
-            delete_cancel_request(environment.storage, instant)
+            delete_cancel_request(held.storage, instant)
 
 
 def _delete_leftovers(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
@@ -198,10 +196,10 @@ def _compact_metadata_table(environment: TableEnvironment, _: Repair, __: Doctor
 
 
 def _switch_off_metadata_table(environment: TableEnvironment, _: Repair, settings: DoctorSettings) -> None:
-    with environment.locked() as lease:
-        if list(check_metadata_table(load_view(environment, settings))):
-            lease.check()
-            switch_off_metadata_table(environment)
+    with environment.locked() as held:
+        if list(check_metadata_table(load_view(held, settings))):
+            held.lease.check()
+            switch_off_metadata_table(held)
 
 
 def _is_alive(environment: TableEnvironment, instant: RequestedTime) -> bool:

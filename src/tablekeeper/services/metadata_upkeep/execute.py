@@ -81,8 +81,7 @@ from tablekeeper.timeline.metadata_layout import (
     load_metadata_timeline,
     metadata_config,
 )
-from tablekeeper.txn.environment import TableEnvironment, time_after
-from tablekeeper.txn.locks import Lease
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, time_after
 from tablekeeper.txn.metadata_indexes import load_metadata_indexes
 from tablekeeper.txn.properties_file import load_table_config
 
@@ -179,9 +178,9 @@ def _compact(environment: TableEnvironment, settings: MetadataSettings) -> Metad
             _LOG.info("the metadata table changes: %s", error)
             continue
         _wait_for_clock(environment, seen.merge)
-        with environment.locked() as lease:
-            done = _publish(environment, lease, seen.merge, bases)
-        held_s += lease.held_s
+        with environment.locked() as held:
+            done = _publish(held, seen.merge, bases)
+        held_s += held.lease.held_s
         if done is not None:
             return replace(done, removed_attempts=removed, lock_held_s=held_s)
     reason = "others changed it each time that it was about to be compacted"
@@ -191,13 +190,13 @@ def _compact(environment: TableEnvironment, settings: MetadataSettings) -> Metad
 def _look(environment: TableEnvironment, settings: MetadataSettings) -> _Seen:
     """What there is to merge, under the lock: without it a commit may be between its two completions."""
     removed: tuple[RequestedTime, ...] = ()
-    with environment.locked() as lease:
-        config = load_table_config(environment.storage)
+    with environment.locked() as held:
+        config = load_table_config(held.storage)
         if config.has_metadata_table:
-            removed = _remove_attempts(environment, lease, config)
-        state = _load_state(environment, config)
+            removed = _remove_attempts(held, config)
+        state = _load_state(held, config)
         merge = state if isinstance(state, _HeldUp) else _plan(state, least=settings.compact_after)
-    return _Seen(merge, removed, lease.held_s)
+    return _Seen(merge, removed, held.lease.held_s)
 
 
 def _plan(state: MetadataState, *, least: int) -> Merge | _HeldUp:
@@ -253,9 +252,7 @@ def _wait_for_clock(environment: TableEnvironment, merge: Merge) -> None:
         clock.sleep((ahead_ms + 1) / 1000)
 
 
-def _publish(
-    environment: TableEnvironment, lease: Lease, merge: Merge, bases: Sequence[_NewBase]
-) -> MetadataUpkeep | None:
+def _publish(environment: LockedEnvironment, merge: Merge, bases: Sequence[_NewBase]) -> MetadataUpkeep | None:
     """Complete the compaction, and delete what is old now. None if what was merged does not stand any more."""
     config = load_table_config(environment.storage)
     state = _load_state(environment, config)
@@ -264,22 +261,22 @@ def _publish(
     at = choose_time(merge, state, now_ms=environment.runtime.clock.now_ms())
     if at is None:
         return None
-    lease.check()
+    environment.lease.check()
     own = metadata_config(config)
     storage = environment.storage
     plan = encode_compaction_plan(_plan_of(merge))
     requested = create_requested(storage, own, requested_at=at, action=Action.COMPACTION, content=plan)
     inflight = start_inflight(storage, own, requested)
-    lease.check()
+    environment.lease.check()
     stats = environment.runtime.threads.map(lambda base: _put(environment, base, at), bases)
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     metadata = CommitMetadata(Operation.COMPACT, tuple(stats), extra, compacted=True)
-    lease.check()
+    environment.lease.check()
     completed_at = CompletionTime(time_after(environment, state.timeline.newest_time))
     completed = complete_instant(
         storage, own, inflight, completed_at=completed_at, content=encode_commit_metadata(metadata)
     )
-    deleted = _delete_old(environment, lease, _with_compaction(state, completed, stats))
+    deleted = _delete_old(environment, _with_compaction(state, completed, stats))
     return MetadataUpkeep(
         instant=at,
         delta_commits=len(merge.commits),
@@ -307,10 +304,10 @@ def _put(environment: TableEnvironment, base: _NewBase, at: RequestedTime) -> Wr
     )
 
 
-def _delete_old(environment: TableEnvironment, lease: Lease, state: MetadataState) -> int:
+def _delete_old(environment: LockedEnvironment, state: MetadataState) -> int:
     """What is left undone here, the next compaction does: the lock is not held for any number of files."""
     old = plan_old_files(state)[:_MOST_DELETED]
-    lease.check()
+    environment.lease.check()
     environment.storage.delete_many(old)
     return len(old)
 
@@ -359,7 +356,7 @@ def _base_instant(slice_: MetadataSlice) -> str:
     return slice_.logs[0].name.rpartition(".log.")[0].rpartition("_")[2]
 
 
-def _remove_attempts(environment: TableEnvironment, lease: Lease, config: TableConfig) -> tuple[RequestedTime, ...]:
+def _remove_attempts(environment: LockedEnvironment, config: TableConfig) -> tuple[RequestedTime, ...]:
     """Take compactions off the timeline that a process of ours began and did not finish. Under the lock.
 
     Files go before the instant does, and of the instant the latest state first.
@@ -372,7 +369,7 @@ def _remove_attempts(environment: TableEnvironment, lease: Lease, config: TableC
         return ()
     files = _load_base_files(environment)
     for attempt in attempts:
-        lease.check()
+        environment.lease.check()
         storage.delete_many(files.get(attempt, ()))
         states = (Instant(attempt, Action.COMPACTION, state) for state in (State.INFLIGHT, State.REQUESTED))
         remove_instant_files(storage, own, *states)

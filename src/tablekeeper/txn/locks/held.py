@@ -29,6 +29,9 @@ class HeldLease(ABC):
     @abstractmethod
     def check(self) -> None: ...
 
+    def look(self) -> None:
+        self._refuse_if_over()
+
     @abstractmethod
     def release(self) -> None: ...
 
