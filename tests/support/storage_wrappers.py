@@ -94,7 +94,7 @@ class WatchedStorage:
 class CountingStorage(WatchedStorage):
     """Remembers every call as (kind, path), from any thread.
 
-    Scopes are not counted: on a file system they cost a directory, and where a call costs a round trip they do not exist.
+    Scopes are not counted: on a file system they cost a directory, and stores with round trips have none.
     """
 
     def __init__(self, storage: Storage) -> None:
