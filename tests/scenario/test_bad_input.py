@@ -388,7 +388,7 @@ def test_a_damaged_commit_is_reported_with_the_file_name(tables: TableBuilder, t
         ({"columns": ["nope"]}, "no column 'nope'"),
         ({"columns": []}, "at least one column"),
         ({"columns": ["id", "id"]}, "none twice"),
-        ({"columns": "id"}, "give a list"),
+        ({"columns": "id"}, "takes a list"),
         ({"mode": "fast"}, "use 'snapshot'"),
         ({"as_of": "yesterday"}, "is not a moment"),
         ({"as_of": 20240101}, "is not a moment"),

@@ -278,7 +278,7 @@ def test_an_eager_single_writer_rolls_back_a_pending_write_although_it_lives_and
     plain: Arena,
 ) -> None:
     other_write(plain, policy="EAGER", mode="SINGLE_WRITER")
-    with pytest.raises(FencedError, match="rolled it back"):
+    with pytest.raises(FencedError, match="ended this work"):
         plain.writer.upsert(trips(("a", "sf", 1, 1.0)))
     assert plain.rows() == [("b", "la", 1)]
     assert [i.action for i in plain.table.timeline()] == [Action.COMMIT, Action.ROLLBACK]

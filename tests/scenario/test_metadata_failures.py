@@ -26,6 +26,8 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "tables"
 NAMES = ["cow_v9_txns_simple_meta", "mor_avro_v9_txns_nonpart_meta"]
 # All calls take minutes; every few of them, from a start that differs by case, are enough for one run.
 STRIDE = int(os.environ.get("TK_FAULT_STRIDE", "5"))
+# The tables have indexes that are not kept in step here.
+LOSES_INDEXES = {"tablekeeper.metadata.index.drop": "true"}
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def copy(tables: TableBuilder, source: Storage, *, by_listing: bool = False) -> 
             lines = content.split(b"\n")
             content = b"\n".join(line for line in lines if not line.startswith(b"hoodie.table.metadata.partitions"))
         target.put(file.path, content)
-    return tk.Table.open(place, engine="local", runtime=tables.runtime)
+    return tk.Table.open(place, engine="local", runtime=tables.runtime, options=LOSES_INDEXES)
 
 
 def changed(table: tk.Table) -> pa.Table:
@@ -82,7 +84,7 @@ def test_the_metadata_table_and_the_directories_agree_after_a_failure_at_any_cal
         store = BrittleStorage(tables.storage(table), at=at, when=when)
         failure: Exception | None = None
         try:
-            tables.through(table, store).upsert(rows)
+            tables.through(table, store, options=LOSES_INDEXES).upsert(rows)
         except TablekeeperError as error:
             failure = error
         if len(store.calls) < at:
@@ -92,7 +94,9 @@ def test_the_metadata_table_and_the_directories_agree_after_a_failure_at_any_cal
         now = seen(table)
         assert now in (before, after), context
         assert seen(copy(tables, tables.storage(table), by_listing=True)) == now, context
-        later = tables.through(table, runtime=Runtime(clock=ShiftedClock(3600), threads=OneThread()))
+        later = tables.through(
+            table, options=LOSES_INDEXES, runtime=Runtime(clock=ShiftedClock(3600), threads=OneThread())
+        )
         later.upsert(rows)
         assert seen(table) == after, context
         assert seen(copy(tables, tables.storage(table), by_listing=True)) == after, context
