@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from tablekeeper.engine.local import LocalEngine
+from tablekeeper.engine.memory import FRUGAL_ENVIRONMENT, memory_left_bytes
 from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
 from tablekeeper.engine.spark_errors import our_errors, signed_errors
 from tablekeeper.engine.spark_types import arrow_from_spark, in_types_of, spark_from_arrow
@@ -39,12 +40,14 @@ _RESULT_SCHEMA = pa.schema([("number", pa.int64()), ("result", pa.binary())])
 # this: rows may be long.
 _ROWS_A_BATCH = 1 << 16
 _BYTES_A_BATCH = 16 << 20
+_BATCHES_IN_MEMORY = 16
 # A Spark task costs up to 0.1 s before its kernel starts, so that tasks share slots; the more there are, the more
 # slots they get, which evens out their run times and shortens what a lost executor has to do again.
 _TASKS_A_SLOT = 8
 _SLOTS_A_CORE = 3
 _DRIVER_BYTES = 4 << 20
 _SPECULATION = "spark.speculation"
+_WORKER_MEMORY = "spark.executor.pyspark.memory"
 
 
 class SparkEngine:
@@ -75,7 +78,7 @@ class SparkEngine:
             return self._driver.run(kernel, tasks, label=label, weights=weights)
         slots = _assign(tasks, weights, slots=self._slots(len(tasks)))
         job = _TaskJob(kernel, [pickle.dumps(slot) for slot in slots])
-        frame = self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, _RESULT_TYPE)
+        frame = self._mapped(self._spark.range(0, len(slots), 1, len(slots)), job, _RESULT_TYPE)
         with self._described(label), our_errors():
             answers = dict(_loaded(frame.collect()))
         return [answers[number] for number in range(len(tasks))]
@@ -83,7 +86,7 @@ class SparkEngine:
     def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
         if parts > 0:
             source = source.coalesce(parts)
-        frame = source.mapInArrow(_SourceJob(kernel, context), _RESULT_TYPE)
+        frame = self._mapped(source, _SourceJob(kernel, context), _RESULT_TYPE)
         with self._described(label), our_errors():
             answers = _loaded(frame.collect())
         return [result for _, results in answers for result in results]
@@ -121,7 +124,7 @@ class SparkEngine:
             return self._spark.createDataFrame([], spark_schema)
         slots = _assign(tasks, weights, slots=self._slots(len(tasks)))
         job = _RowJob(kernel, [pickle.dumps(slot) for slot in slots], arrow_from_spark(spark_schema))
-        return self._spark.range(0, len(slots), 1, len(slots)).mapInArrow(job, spark_schema)
+        return self._mapped(self._spark.range(0, len(slots), 1, len(slots)), job, spark_schema)
 
     def scan_parquet(
         self, uris: Sequence[str], *, schema: pa.Schema, output: pa.Schema, where: str | None
@@ -144,6 +147,23 @@ class SparkEngine:
     def _slots(self, tasks: int) -> int:
         cores = self.parallelism
         return min(tasks, max(cores, min(cores * _SLOTS_A_CORE, tasks // _TASKS_A_SLOT)))
+
+    def _mapped(self, frame: Frame, job: Callable[..., Any], schema: Any) -> Frame:
+        """The rows that `job` makes of those of `frame`, in workers that reserve little memory if they are limited.
+
+        Spark takes the environment of the workers down when the function is given to it, so that the session's own is
+        changed for that moment only. Over Connect it cannot be reached: there it is the user's to set.
+        """
+        context = getattr(self._spark, "_sc", None)
+        if context is None or not self._spark.conf.get(_WORKER_MEMORY, ""):
+            return frame.mapInArrow(job, schema)
+        added = {name: text for name, text in FRUGAL_ENVIRONMENT.items() if name not in context.environment}
+        context.environment.update(added)
+        try:
+            return frame.mapInArrow(job, schema)
+        finally:
+            for name in added:
+                context.environment.pop(name, None)
 
     @contextmanager
     def _described(self, label: str) -> Iterator[None]:
@@ -211,12 +231,14 @@ def joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     Few long vector operations are faster. Spark could make longer batches itself, but the setting belongs to its
     user, who knows how long the rows are.
     """
+    left = memory_left_bytes()
+    most_bytes = _BYTES_A_BATCH if left is None else min(_BYTES_A_BATCH, left // _BATCHES_IN_MEMORY)
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        if waiting and (rows + batch.num_rows > _ROWS_A_BATCH or size + batch.nbytes > _BYTES_A_BATCH):
+        if waiting and (rows + batch.num_rows > _ROWS_A_BATCH or size + batch.nbytes > most_bytes):
             yield _joined(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(batch)

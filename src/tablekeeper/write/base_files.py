@@ -63,6 +63,7 @@ class BaseFileWriter:
         )
         self.rows = 0
         self.pending_bytes = 0
+        self.key_bytes = 0
         self._context = context
         self._replaces = replaces
         self._is_free_of_nan = is_free_of_nan
@@ -74,7 +75,7 @@ class BaseFileWriter:
         self._schema = _with_dictionaries(context.file_schema, {*self._constants, *dictionaries})
         self._min_key: str | None = None
         self._max_key: str | None = None
-        self._keys: list[pa.ChunkedArray] = []
+        self._keys: list[pa.Array] = []
         self._bloom = self._start_bloom(expected_rows) if expected_rows is not None else None
         self._stack = ExitStack()
         create_marker(
@@ -213,7 +214,14 @@ class BaseFileWriter:
         if self._bloom is not None:
             self._bloom.add(keys)
         else:
-            self._keys.append(keys)
+            kept = _copied(keys)
+            self._keys.append(kept)
+            self.key_bytes += kept.nbytes
+
+
+def _copied(values: pa.ChunkedArray) -> pa.Array:
+    """The values in memory of their own: those of a batch from Spark would keep all columns of the batch."""
+    return pa.concat_arrays([*values.chunks, pa.array([], values.type)])
 
 
 def _with_dictionaries(schema: pa.Schema, names: Collection[str]) -> pa.Schema:

@@ -66,6 +66,7 @@ def _write(
     *,
     prepare: Callable[[pa.Table], pa.Table] | None,
 ) -> list[Written]:
+    context = context.within_memory()
     keyed: Keyed = (keyed_rows(context, batch) for batch in batches if batch.num_rows)
     if context.settings.gathers_scattered_rows:
         first = _FirstRows(context, keyed)
@@ -150,10 +151,13 @@ class _PartitionedFiles:
         for number, part in group_rows(rows, np.concatenate(self._groups)):
             self._write(names[number], part)
         self._rows, self._groups, self._bytes = [], [], 0
-        # Rows that wait in the files' writers count against the budget as well.
-        if sum(writer.pending_bytes for writer in self._open.values()) >= self._context.settings.task_memory_bytes:
+        # Rows and keys that wait in the files' writers count against the budget as well.
+        budget = self._context.settings.task_memory_bytes
+        if sum(writer.pending_bytes for writer in self._open.values()) >= budget:
             for writer in self._open.values():
                 writer.flush()
+        while sum(writer.key_bytes for writer in self._open.values()) >= budget:
+            self._close(max(self._open, key=lambda partition: self._open[partition].key_bytes))
 
     def _write(self, partition: str, rows: pa.Table) -> None:
         writer = self._writer(partition)

@@ -11,6 +11,7 @@ from typing import Self
 import pyarrow as pa
 
 from tablekeeper.config.write_settings import WriteSettings
+from tablekeeper.engine.memory import memory_left_bytes
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
@@ -20,6 +21,10 @@ from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.txn.attempts import AttemptGuard, AttemptId
 
 __all__ = ["WriteContext", "avro_schema_json", "staging_directory"]
+
+# Rows are held as they came, in the order of their partitions, as columns of a file and as encoded pages.
+_SHARES_OF_MEMORY = 16
+_LEAST_SHARE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,19 @@ class WriteContext:
         """The context of the tasks that write files."""
         guard = AttemptGuard(self.store, attempt, runtime=self.runtime, is_plan=is_plan)
         return replace(self, instant=attempt.instant.value, guard=guard)
+
+    def within_memory(self) -> Self:
+        """This context for a kernel that holds no more rows at a time than the process it runs in has room for."""
+        left = memory_left_bytes()
+        if left is None:
+            return self
+        share = max(left // _SHARES_OF_MEMORY, _LEAST_SHARE_BYTES)
+        settings = replace(
+            self.settings,
+            task_memory_bytes=min(self.settings.task_memory_bytes, share),
+            row_group_bytes=min(self.settings.row_group_bytes, share),
+        )
+        return replace(self, settings=settings)
 
     def write_token(self, task: int) -> str:
         """Task, attempt, and a number that no other run of the task has: it may run twice, its files must differ."""

@@ -116,7 +116,7 @@ class _Stager:
     """Gathers rows up to the task's memory budget, then writes them out group by group."""
 
     def __init__(self, context: WriteContext, part: int) -> None:
-        self._context = context
+        self._context = context.within_memory()
         self._file = join_path(context.staging, f"{part}-{context.runtime.ids.number(1 << 62)}.arrow")
         self._partitions = PartitionNumbers()
         self._rows: list[pa.Table] = []
