@@ -32,7 +32,7 @@ def tables() -> Iterator[TableBuilder]:
 
 
 def speculating(tables: TableBuilder, **options: str) -> tk.Table:
-    made = tables.create(schema=SCHEMA)
+    made = tables.create(schema=SCHEMA, table_type="mor")
     given = Options({name.replace("__", "."): text for name, text in options.items()})
     return tk.Table(tables.storage(made), SpeculatingEngine(), given, runtime=SYSTEM_RUNTIME)
 
@@ -40,7 +40,8 @@ def speculating(tables: TableBuilder, **options: str) -> tk.Table:
 @pytest.mark.parametrize("options", [{}, {KEY.replace(".", "__"): "true"}], ids=["by default", "when asked"])
 def test_no_operation_changes_a_table_under_speculation(tables: TableBuilder, options: dict[str, str]) -> None:
     table = speculating(tables, **options)
-    for change in (lambda: table.upsert(ROWS), lambda: table.bulk_insert(ROWS), table.compact, table.clean):
+    services = (table.compact, table.log_compact, table.cluster, table.clean, table.archive)
+    for change in (lambda: table.upsert(ROWS), lambda: table.bulk_insert(ROWS), *services):
         with pytest.raises(tk.InvalidRequestError, match=f"spark.speculation is on.*option {KEY} to false"):
             change()
     assert not list(table.timeline())

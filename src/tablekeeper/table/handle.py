@@ -21,7 +21,7 @@ from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.prepare import load_environment, prepare_write
 
-__all__ = ["TableHandle", "parse_instant"]
+__all__ = ["TableHandle", "parse_instant", "refuse_speculation"]
 
 
 class TableHandle:
@@ -54,7 +54,7 @@ class TableHandle:
         return prepare_write(environment, self._engine, self._options, operation, incoming=incoming, extra=extra or {})
 
     def _load_environment(self) -> TableEnvironment:
-        _refuse_speculation(self._engine, self._options)
+        refuse_speculation(self._options, speculates=self._engine.speculates)
         return load_environment(self._storage, self._options, runtime=self._runtime)
 
     def _load_schema(self) -> pa.Schema:
@@ -62,9 +62,9 @@ class TableHandle:
         return load_table_schema(self._storage, config, load_timeline(self._storage, config))
 
 
-def _refuse_speculation(engine: Engine, options: Options) -> None:
+def refuse_speculation(options: Options, *, speculates: bool) -> None:
     """As Java does: a copy of a slow task may write its files late, which not every store can prevent."""
-    if options.flag(BLOCKS_SPECULATION) and engine.speculates:
+    if speculates and options.flag(BLOCKS_SPECULATION):
         raise InvalidRequestError(
             "spark.speculation is on, and a table is not changed under it unless you ask for it. Start the session "
             f"with spark.speculation=false, or set the option {BLOCKS_SPECULATION} to false."

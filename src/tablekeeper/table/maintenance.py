@@ -31,7 +31,7 @@ from tablekeeper.services.pending import PlanListing, load_plan_listing
 from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
-from tablekeeper.table.handle import TableHandle, parse_instant
+from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
 from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
@@ -398,6 +398,7 @@ class Maintenance(TableHandle):
         if partitions is not None:
             checked_text("partitions", partitions)
         merged = self._merged(options)
+        refuse_speculation(merged, speculates=self._engine.speculates)
         environment = load_environment(self._storage, merged, runtime=self._runtime)
         return ServiceFactory(environment, merged, self._load_schema(), partitions)
 
