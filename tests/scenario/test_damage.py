@@ -6,7 +6,7 @@ damage is undone, as from a backup: the rows must be those from before, whatever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.errors import CorruptTableError, TablekeeperError
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.read.log_changes import load_blocks
+from tablekeeper.services import scheduling
 from tablekeeper.storage import Storage
 from tests.support.recovery_world import SHAPES, World, shape_name, worlds
 from tests.support.table_builder import trips
@@ -142,20 +143,86 @@ def _undo(storage: Storage, before: dict[str, bytes]) -> None:
             storage.put(path, data)
 
 
-@pytest.mark.parametrize("kind", ["base lost", "base cut off", *DAMAGE_TO_LOGS])
-@pytest.mark.parametrize("service", ["compact", "cluster", "log compact"])
-def test_a_service_refuses_damaged_input_and_its_plan_stays(
-    healthy: Callable[[dict[str, Any]], World], kind: str, service: str
+LOSSES = ["base lost", "base cut off", "log lost", "log cut off", "log emptied"]
+SCHEDULES: dict[str, Callable[[tk.Table], tk.ScheduledPlan | None]] = {
+    "compact": lambda table: table.schedule_compaction(),
+    "cluster": lambda table: table.schedule_clustering(),
+    "log compact": lambda table: table.schedule_log_compaction(options={"hoodie.log.compaction.blocks.threshold": 2}),
+}
+
+
+def _cases_of_services(kinds: Iterable[str]) -> list[Any]:
+    """Pairs of a service and damage to what it reads: a log compaction reads no base files."""
+    return [
+        pytest.param(service, kind, id=f"{service}-{kind}")
+        for service in SCHEDULES
+        for kind in kinds
+        if service != "log compact" or not kind.startswith("base")
+    ]
+
+
+@pytest.mark.parametrize("shape", [{"table_type": "mor"}, {"table_type": "mor", "metadata": True}], ids=shape_name)
+@pytest.mark.parametrize(("service", "kind"), _cases_of_services(LOSSES))
+def test_no_plan_is_scheduled_on_files_that_are_lost_or_cut_off(
+    healthy: Callable[[dict[str, Any]], World], shape: dict[str, Any], service: str, kind: str
 ) -> None:
-    if service == "log compact" and kind.startswith("base"):
-        service = "compact"
-    world = healthy({"table_type": "mor"}).copy()
+    world = healthy(shape).copy()
+    instants = world.timeline.instants
+    {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
+    with pytest.raises(CorruptTableError, match=r"gone|cut off"):
+        SCHEDULES[service](world.table)
+    assert world.timeline.instants == instants
+    world.forget()
+
+
+@pytest.mark.parametrize(("service", "kind"), _cases_of_services(["base lost", "base cut off", *DAMAGE_TO_LOGS]))
+def test_a_plan_whose_input_is_damaged_later_is_refused_and_stays(
+    healthy: Callable[[dict[str, Any]], World], service: str, kind: str
+) -> None:
+    origin = healthy({"table_type": "mor"})
+    world = origin.copy()
+    plan = SCHEDULES[service](world.table)
+    before = {path: world.storage.read(path) for path in world.data_files()}
     {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
     commits = len(world.timeline.completed_writes)
     with pytest.raises(CorruptTableError):
-        ACTIONS[service](world.table)
+        world.table.execute(plan)
     assert len(world.timeline.completed_writes) == commits
     assert [instant.state.value for instant in world.timeline.pending] == ["requested"]
+    _undo(world.storage, before)
+    world.clock.advance(10)
+    assert world.table.execute(plan).outcome == "completed"
+    assert world.rows() == origin.rows()
+    world.forget()
+
+
+@pytest.mark.parametrize("kind", ["base lost", "log cut off", "length of a block flipped"])
+def test_a_plan_that_cannot_succeed_can_be_cancelled(healthy: Callable[[dict[str, Any]], World], kind: str) -> None:
+    world = healthy({"table_type": "mor"}).copy()
+    plan = world.table.schedule_compaction()
+    with pytest.raises(InvalidRequestError, match="no damage of its files is known"):
+        world.table.cancel(plan)
+    {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
+    with pytest.raises(CorruptTableError, match=r"Table.cancel\(\) takes the plan off"):
+        world.table.execute(plan)
+    assert world.table.cancel(plan).is_removed
+    assert world.timeline.pending == ()
+    world.forget()
+
+
+@pytest.mark.parametrize("kind", ["log lost", "base lost"])
+def test_a_plan_of_another_program_that_was_made_without_a_file_is_refused(
+    healthy: Callable[[dict[str, Any]], World], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Such a plan does not say that it was compared with the commits: its execution compares more of them."""
+    world = healthy({"table_type": "mor"}).copy()
+    {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
+    monkeypatch.setattr(scheduling, "refuse_damaged_draft", lambda *_: None)
+    monkeypatch.setattr(scheduling, "CHECKED", {})
+    plan = world.table.schedule_compaction()
+    with pytest.raises(CorruptTableError, match="gone"):
+        world.table.execute(plan)
+    assert world.table.cancel(plan).is_removed
     world.forget()
 
 
@@ -229,18 +296,23 @@ def _is_verified(data: bytes) -> bool:
 
 
 def test_a_plan_that_was_made_while_a_file_was_missing_is_refused_once_it_is_back(
-    healthy: Callable[[dict[str, Any]], World],
+    healthy: Callable[[dict[str, Any]], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     origin = healthy({"table_type": "mor"})
     world = origin.copy()
     path = _newest(world.storage, ".parquet")
     data = world.storage.read(path)
     world.storage.delete(path)
+    monkeypatch.setattr(scheduling, "refuse_damaged_draft", lambda *_: None)
     plan = world.table.schedule_compaction()
     assert plan is not None
     world.storage.put(path, data)
     with pytest.raises(CorruptTableError, match="made while it was missing"):
         world.table.execute(plan)
+    assert world.table.cancel(plan).is_removed
+    assert world.rows() == origin.rows()
+    monkeypatch.undo()
+    assert world.table.compact() is not None
     assert world.rows() == origin.rows()
     world.forget()
 

@@ -16,7 +16,22 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.format.commit_metadata import encode_commit_metadata
+from tablekeeper.model import (
+    Action,
+    CommitMetadata,
+    CompletionTime,
+    FileGroupId,
+    Operation,
+    RequestedTime,
+    WriteStat,
+)
 from tablekeeper.snapshot.metadata_table import MetadataTable
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import complete_instant, create_requested, format_time, start_inflight
+from tests.support.fake_runtime import FakeClock
+from tests.support.step_faults import one_thread_runtime
 from tests.support.storage_wrappers import CountingStorage
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 from tests.support.wide_table import WideTable, make_wide_table
@@ -161,6 +176,42 @@ def test_planning_makes_as_many_storage_calls_for_many_partitions_as_for_few(
     many = _calls_of_planning(_planned_table(tables, partitions=2_000, metadata=metadata))
     assert many == few
     assert max(calls.total() for service, calls in many.items() if service != "clean") <= 60
+
+
+def _commit_elsewhere(storage: Storage, config: TableConfig, number: int, *, since_ms: int) -> None:
+    """Put so many commits to another partition on the timeline."""
+    content = encode_commit_metadata(
+        CommitMetadata(
+            Operation.UPSERT,
+            stats=(WriteStat(FileGroupId("elsewhere", "f-0"), "elsewhere/f-0_0-0-0_20200101000000000.parquet", 1),),
+        )
+    )
+    for at in range(number):
+        time = format_time(since_ms + at, zone="UTC")
+        requested = create_requested(storage, config, requested_at=RequestedTime(time), action=Action.DELTA_COMMIT)
+        inflight = start_inflight(storage, config, requested)
+        complete_instant(storage, config, inflight, completed_at=CompletionTime(time), content=content)
+
+
+def test_a_plan_asks_for_the_commits_of_its_files_and_no_others() -> None:
+    """Also if there are many others since the oldest of its files was written."""
+    spent = []
+    for number in (1, 1_000):
+        clock = FakeClock(1_710_000_000_000)
+        tables = TableBuilder(runtime=one_thread_runtime(clock, process=number), threads=1)
+        table = tables.create(table_type="mor", options={"hoodie.bloom.index.write": "false"})
+        for time in (1, 2, 3):
+            if time == 2:
+                _commit_elsewhere(tables.storage(table), table.config, number, since_ms=clock.now_ms() + 1_000)
+                clock.advance(10)
+            table.upsert(trips(*((f"k{n}", f"p{n}", time, 1.0) for n in range(20))))
+        plan = table.schedule_compaction(partitions="city = 'p7'")
+        store = CountingStorage(tables.storage(table))
+        assert tables.through(table, store).execute(plan).outcome == "completed"
+        assert touched(store) == {"p7"}
+        spent.append(store.counts)
+        tables.forget()
+    assert spent[0] == spent[1]
 
 
 def test_a_clean_does_not_read_the_list_of_all_partitions(

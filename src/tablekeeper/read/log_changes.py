@@ -44,6 +44,7 @@ __all__ = [
     "Change",
     "LogChanges",
     "PartialRows",
+    "decode_every_row",
     "load_blocks",
     "load_changes",
     "load_log_keys",
@@ -183,6 +184,14 @@ def load_blocks(storage: Storage, log: LogFile, *, least_bytes: int, is_shared: 
         if block.type is BlockType.CDC_DATA:
             raise CorruptTableError(file=log.path, reason=f"the block at byte {block.offset} is of change data")
     return whole
+
+
+def decode_every_row(block: LogBlock, *, file: str) -> int:
+    """How many rows or deletes the block holds, after all of them were decoded; none for a command."""
+    if block.type is BlockType.DELETE:
+        return int(decode_deletes(block, file=file).num_rows)
+    decode = _DECODERS.get(block.type)
+    return int(decode(block, file=file).num_rows) if decode is not None else 0
 
 
 def _refuse_damaged(log: LogFile, blocks: Sequence[LogBlock], whole: Sequence[LogBlock]) -> None:

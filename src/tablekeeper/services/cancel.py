@@ -12,12 +12,12 @@ age of its own goes by that. From then on nobody begins to execute them. The rol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.lifecycle import find_plan, remove_plan
 from tablekeeper.services.plans import PlanFlags, ServiceKind
@@ -72,9 +72,20 @@ class CancelResult:
         return f"plan {self.instant} {says[self.outcome]} ({self.reason})"
 
 
-def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason: str, wait_s: float) -> CancelResult:
-    """Call a pending plan off, and wait up to `wait_s` seconds for a running executor to let go of it."""
-    asked = _ask(environment, instant, reason=reason)
+def cancel_plan(
+    environment: TableEnvironment,
+    instant: RequestedTime,
+    *,
+    reason: str,
+    wait_s: float,
+    find_damage: Callable[[Instant], str] = lambda _: "",
+) -> CancelResult:
+    """Cancel a pending plan, and wait up to `wait_s` seconds for a running executor to let go of it.
+
+    A plan that is neither cancellable nor mutable goes only if `find_damage` says why it cannot succeed.
+    """
+    damage = _load_damage(environment, instant, find_damage)
+    asked = _ask(environment, instant, reason=reason, is_hopeless=bool(damage))
     if asked is not None:
         return asked
     clock = environment.runtime.clock
@@ -154,23 +165,43 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
             resume_rollback(environment, rollback, before_publish=metadata_rollback)
 
 
-def _ask(environment: TableEnvironment, instant: RequestedTime, *, reason: str) -> CancelResult | None:
+def _load_damage(environment: TableEnvironment, instant: RequestedTime, find_damage: Callable[[Instant], str]) -> str:
+    """Why a plan that others count on cannot succeed. Without the lock: files are listed, and perhaps read."""
+    current, _ = find_plan(load_timeline(environment.storage, environment.config), instant)
+    if current.is_completed:
+        return ""
+    try:
+        plan = load_pending_plan(environment, current)
+    except CorruptTableError as error:
+        return str(error)
+    return "" if plan.is_cancellable or plan.is_mutable else find_damage(current)
+
+
+def _ask(
+    environment: TableEnvironment, instant: RequestedTime, *, reason: str, is_hopeless: bool
+) -> CancelResult | None:
     """Write the request down; a result if there is nothing to wait for."""
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
         current, _ = find_plan(timeline, instant)
         if current.is_completed:
             return CancelResult(instant, "completed", reason)
-        plan = load_pending_plan(held, current)
-        if not (plan.is_cancellable or plan.is_mutable):
-            raise InvalidRequestError(
-                f"{current} is neither cancellable nor mutable: writers and other services count on it being carried "
-                "out. Execute it; Table.rollback() takes a failed attempt back. New plans: pass cancellable=True."
-            )
+        if not is_hopeless:
+            _refuse_binding(held, current)
         held.lease.check()
         request = CancelRequest(instant, reason, process_name(), held.runtime.clock.now_ms())
         save_cancel_request(held.storage, request)
     return None
+
+
+def _refuse_binding(environment: TableEnvironment, current: Instant) -> None:
+    plan = load_pending_plan(environment, current)
+    if not (plan.is_cancellable or plan.is_mutable):
+        raise InvalidRequestError(
+            f"{current} is neither cancellable nor mutable: writers and other services count on it being executed, and "
+            "no damage of its files is known that would rule that out. Execute it; Table.rollback() takes a failed "
+            "attempt back. New plans: pass cancellable=True."
+        )
 
 
 def _may_go(environment: TableEnvironment, now: Timeline, current: Instant, settings: LifecycleSettings) -> bool:

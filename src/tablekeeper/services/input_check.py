@@ -1,27 +1,67 @@
-"""Before a plan is executed: are the files that it rewrites all there, and whole?
+"""Are the files that a plan rewrites all there, and whole? Asked when it is scheduled and before it is executed.
 
 A rewrite of a slice that has lost a file would seal the loss: the new file looks right, and the commit that knew
-better is archived some day. So the input of a plan is compared with what the commits on the active timeline say, and
-with the plan itself. Whatever does not fit ends the attempt with `CorruptTableError`, before anything is written.
+better is archived some day. So the input of a plan is compared with what commits on the active timeline say, and with
+the plan itself. Whatever does not fit is a `CorruptTableError`, before anything is published or written.
+
+Only commits that can tell are loaded. The names of files carry their instants, so that the commits of the planned files
+are known. A file that is lost is in no slice: when a plan is scheduled, the commits of the planning window tell of
+those, and of partitions that an earlier plan left open, or where there is no window, the commits since the oldest
+planned file. A plan that was compared so says it, and its execution does not look there again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.model import FileGroupId, FileSlice, Instant, LogFile
-from tablekeeper.services.plans import Plan
+from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, LogFile, RequestedTime
+from tablekeeper.services.partitions import PlanningWindow
+from tablekeeper.services.plans import Draft, Plan
 from tablekeeper.snapshot.integrity import committed_files, files_of, plan_damage, plan_whole_slices, refuse_damage
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.slices import SliceRules
-from tablekeeper.snapshot.snapshot import load_replaced
+from tablekeeper.snapshot.snapshot import Snapshot, load_replaced
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.environment import TableEnvironment
 
-__all__ = ["refuse_damaged_input"]
+__all__ = ["CHECKED", "refuse_damaged_draft", "refuse_damaged_input"]
+
+CHECKED = {"tablekeeper.input.checked": "true"}
+"""Extra metadata of plans that were compared with the commits when they were scheduled."""
+
+Planned = Mapping[FileGroupId, FileSlice]
+Listed = Mapping[str, Iterable[tuple[str, int]]]
+
+
+def refuse_damaged_draft(
+    environment: TableEnvironment, draft: Draft, snapshot: Snapshot, window: PlanningWindow
+) -> None:
+    """Raise `CorruptTableError` if a file of the drafted slices is missing or cut off."""
+    planned = {each.group: each for work in draft.work for each in work.slices}
+    timeline = snapshot.timeline
+    known = {instant.requested_at: commit for instant, commit in window.commits}
+    wanted = _writers(planned) if not window.is_full else _since(timeline, planned.values())
+    left_open = [each for group, each in planned.items() if group.partition in window.left_open]
+    wanted |= _since(timeline, left_open)
+    loaded = _load_commits(environment, timeline, wanted - known.keys())
+    named = _named(planned, [*known.values(), *loaded])
+    if environment.config.has_metadata_table:
+        # The slices come from there, with the sizes that were committed; whether the files are there, only a look says.
+        if environment.config.version >= 8:
+            for each in planned.values():
+                named |= {path: max(size, named[path]) for path, size in files_of(each).items()}
+        listed: Listed = _load_listing(environment, planned)
+    else:
+        listed = _listing_of(snapshot)
+    rules = _rules(environment, timeline)
+    if plan_damage(listed, named, rules, groups=planned):
+        # A commit, rollback or clean between timeline and listing looks the same; what two looks see is really so.
+        now = load_timeline(environment.storage, environment.config)
+        listed = _load_listing(environment, planned)
+        refuse_damage(plan_damage(listed, named, _rules(environment, now, with_replaced=True), groups=planned))
 
 
 def refuse_damaged_input(environment: TableEnvironment, plan: Plan, instant: Instant, timeline: Timeline) -> None:
@@ -29,34 +69,84 @@ def refuse_damaged_input(environment: TableEnvironment, plan: Plan, instant: Ins
     try:
         _check(environment, plan, instant, timeline)
     except CorruptTableError:
-        # A commit, rollback or clean between timeline and listing looks the same; what two looks see is really so.
-        _check(environment, plan, instant, load_timeline(environment.storage, environment.config))
+        # As above; and the file groups may have been replaced and cleaned since the plan was made.
+        now = load_timeline(environment.storage, environment.config)
+        _check(environment, plan, instant, now, with_replaced=True)
 
 
-def _check(environment: TableEnvironment, plan: Plan, instant: Instant, timeline: Timeline) -> None:
-    storage, config, runtime = environment.storage, environment.config, environment.runtime
+def _check(
+    environment: TableEnvironment, plan: Plan, instant: Instant, timeline: Timeline, *, with_replaced: bool = False
+) -> None:
     planned = {each.group: each for work in plan.work for each in work.slices}
-    # Plans hold estimates of sizes.
-    named = {path: 0 for each in planned.values() for path in files_of(each)}
-    writes = timeline.completed_writes
-    commits = runtime.threads.map(lambda write: load_commit_metadata(storage, config, write), writes)
-    for path, size in committed_files(commits).items():
-        named[path] = max(size, named.get(path, 0))
-    partitions = sorted({group.partition for group in planned})
-    named = {path: size for path, size in named.items() if path.rpartition("/")[0] in set(partitions)}
-    listed = load_files_by_listing(storage, partitions, runtime=runtime)
-    rules = SliceRules(
-        timeline=timeline,
-        version=config.version,
-        replaced=load_replaced(storage, config, timeline, runtime=runtime),
-        archived_completion=archived_completions(storage, config),
-    )
+    was_checked = CHECKED.items() <= plan.extra.items()
+    wanted = _writers(planned) if was_checked else _since(timeline, planned.values())
+    named = _named(planned, _load_commits(environment, timeline, wanted))
+    listed = _load_listing(environment, planned)
+    rules = _rules(environment, timeline, with_replaced=with_replaced)
     refuse_damage(plan_damage(listed, named, rules, groups=planned))
     _refuse_missing_from_plan(planned, plan_whole_slices(listed, named, rules), instant, timeline)
     _refuse_lost_input(planned, listed)
 
 
-def _refuse_lost_input(planned: Mapping[FileGroupId, FileSlice], listed: Mapping[str, list[tuple[str, int]]]) -> None:
+def _writers(planned: Planned) -> set[RequestedTime]:
+    """Instants whose files are planned."""
+    bases = {each.base.instant for each in planned.values() if each.base is not None}
+    return bases | {log.instant for each in planned.values() for log in each.logs}
+
+
+def _since(timeline: Timeline, slices: Iterable[FileSlice]) -> set[RequestedTime]:
+    """Writes that completed since the oldest file of these slices was written: whatever was added to them is theirs."""
+    instants = _writers({each.group: each for each in slices})
+    if not instants:
+        return set()
+    oldest = min(instants).order
+    return {i.requested_at for i in timeline.completed_writes if i.completed_at and i.completed_at.value >= oldest}
+
+
+def _load_commits(
+    environment: TableEnvironment, timeline: Timeline, wanted: Collection[RequestedTime]
+) -> list[CommitMetadata]:
+    """Those of the commits that are on the active timeline."""
+    writes = [write for write in timeline.completed_writes if write.requested_at in wanted]
+    storage, config = environment.storage, environment.config
+    return environment.runtime.threads.map(lambda write: load_commit_metadata(storage, config, write), writes)
+
+
+def _named(planned: Planned, commits: Iterable[CommitMetadata]) -> dict[str, int]:
+    """Path and size of what was written to the partitions of a plan. Plans hold estimates of sizes."""
+    named = {path: 0 for each in planned.values() for path in files_of(each)}
+    partitions = {group.partition for group in planned}
+    for path, size in committed_files(commits).items():
+        if path.rpartition("/")[0] in partitions:
+            named[path] = max(size, named.get(path, 0))
+    return named
+
+
+def _load_listing(environment: TableEnvironment, planned: Planned) -> Mapping[str, list[tuple[str, int]]]:
+    partitions = sorted({group.partition for group in planned})
+    return load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
+
+
+def _listing_of(snapshot: Snapshot) -> Listed:
+    """The files that a snapshot found by listing, as far as they are visible."""
+    listed: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for group, slices in snapshot.groups.items():
+        for path, size in (entry for each in slices for entry in files_of(each).items()):
+            listed[group.partition].append((path.rpartition("/")[2], size))
+    return listed
+
+
+def _rules(environment: TableEnvironment, timeline: Timeline, *, with_replaced: bool = False) -> SliceRules:
+    storage, config = environment.storage, environment.config
+    return SliceRules(
+        timeline=timeline,
+        version=config.version,
+        replaced=load_replaced(storage, config, timeline, runtime=environment.runtime) if with_replaced else {},
+        archived_completion=archived_completions(storage, config),
+    )
+
+
+def _refuse_lost_input(planned: Planned, listed: Mapping[str, list[tuple[str, int]]]) -> None:
     """Files that only the plan names, because their commits are archived."""
     there: dict[str, set[str]] = defaultdict(set)
     for partition, files in listed.items():
@@ -67,12 +157,7 @@ def _refuse_lost_input(planned: Mapping[FileGroupId, FileSlice], listed: Mapping
                 raise CorruptTableError(file=path, reason="it is gone, and a plan counts on it")
 
 
-def _refuse_missing_from_plan(
-    planned: Mapping[FileGroupId, FileSlice],
-    whole: Mapping[FileGroupId, FileSlice],
-    instant: Instant,
-    timeline: Timeline,
-) -> None:
+def _refuse_missing_from_plan(planned: Planned, whole: Planned, instant: Instant, timeline: Timeline) -> None:
     """Files that were lost when the plan was made, and have been brought back since."""
     for group, mine in planned.items():
         now = whole.get(group)
@@ -89,10 +174,7 @@ def _refuse_missing_from_plan(
         known = {name.rpartition("/")[2] for name in files_of(mine)}
         for path in passed_over:
             if path.rpartition("/")[2] not in known:
-                reason = (
-                    f"the plan {instant} was made while it was missing, and would seal the loss. Take the plan off the "
-                    "timeline (cancel it, or delete its requested file while no writer runs) and schedule another"
-                )
+                reason = f"the plan {instant} was made while it was missing, and would seal the loss"
                 raise CorruptTableError(file=path, reason=reason)
 
 

@@ -22,6 +22,7 @@ from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import (
     CommitOutcomeUnknownError,
     ConflictError,
+    CorruptTableError,
     FencedError,
     InvalidRequestError,
     PlanCancelledError,
@@ -55,7 +56,7 @@ from tablekeeper.write.finish import finish_write, metadata_rollback
 from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.schema_news import refuse_changed_schema
 
-__all__ = ["execute_plan", "find_plan", "load_plan", "remove_plan"]
+__all__ = ["execute_plan", "find_plan", "load_plan", "remove_plan", "was_rolled_back"]
 
 _LOG = logging.getLogger(__name__)
 _KINDS = {kind.action: kind for kind in ServiceKind}
@@ -117,6 +118,16 @@ def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approv
         removes_plan=True,
     )
     return outcome is not None
+
+
+def was_rolled_back(environment: TableEnvironment, timeline: Timeline, plan: RequestedTime) -> bool:
+    """Whether somebody tried before: the rollback of that attempt stays on the timeline for as long as the plan."""
+    for rollback in timeline.completed:
+        if rollback.action is Action.ROLLBACK and rollback.requested_at > plan:
+            planned = load_rollback_plan(environment, rollback)
+            if planned is not None and planned.instant is not None and planned.instant.commit_time == plan.value:
+                return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -214,8 +225,15 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
     )
     refuse_changed_schema(environment, request.known_schema, write)
     context = request.context.for_attempt(entered.attempt, is_plan=True)
-    refuse_damaged_input(environment, entered.plan, inflight, entered.timeline)
-    rewritten = service.rewrite(Attempt(request.engine, context, environment.config), entered.plan)
+    try:
+        refuse_damaged_input(environment, entered.plan, inflight, entered.timeline)
+        rewritten = service.rewrite(Attempt(request.engine, context, environment.config), entered.plan)
+    except CorruptTableError as error:
+        reason = (
+            f"{error.reason}. Bring the file back and execute {requested_at} again; if that cannot be, or the plan was "
+            "made without it, Table.cancel() takes the plan off the timeline"
+        )
+        raise CorruptTableError(file=error.file, reason=reason) from error
     written = finish_write(
         environment,
         write,
@@ -256,7 +274,9 @@ class _Approval:
         store = StorageHandle(environment.storage)
         self._guard = AttemptGuard(store, entered.attempt, runtime=environment.runtime, is_plan=True)
         self._own = frozenset(file.stat.path for file in rewritten.files)
-        self._has_predecessors = entered.is_retry or _was_rolled_back(environment, entered)
+        self._has_predecessors = entered.is_retry or was_rolled_back(
+            environment, entered.timeline, entered.instant.requested_at
+        )
 
     def __call__(self, timeline: Timeline) -> None:
         del timeline
@@ -266,17 +286,6 @@ class _Approval:
         # After the listing: as long as the attempt is ours, what was there before is no successor's.
         self._guard.check_now()
         self._environment.storage.delete_many(sorted(strays))
-
-
-def _was_rolled_back(environment: TableEnvironment, entered: _Entered) -> bool:
-    """Whether somebody tried before: the rollback of that attempt stays on the timeline for as long as the plan."""
-    plan = entered.instant.requested_at
-    for rollback in entered.timeline.completed:
-        if rollback.action is Action.ROLLBACK and rollback.requested_at > plan:
-            planned = load_rollback_plan(environment, rollback)
-            if planned is not None and planned.instant is not None and planned.instant.commit_time == plan.value:
-                return True
-    return False
 
 
 def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:

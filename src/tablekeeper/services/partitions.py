@@ -31,7 +31,7 @@ from tablekeeper.format.plans import (
     decode_outline_note,
     decode_rollback_metadata,
 )
-from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.services.plans import PartitionChoice, Service, ServiceKind
 from tablekeeper.snapshot.snapshot import load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
@@ -58,7 +58,8 @@ class PlanningWindow:
     """Partitions that may need work, and why each of them may.
 
     The window is [`since`, `until`): completion times of instants, from the requested time of the last completed plan.
-    Of a full listing only `why_full` is known. `instants` are those that were selected.
+    Of a full listing only `why_full` is known. `instants` are those that were selected, `commits` what the writes among
+    them say. `left_open` are partitions of which the window's instants do not tell everything.
     """
 
     since: RequestedTime | None
@@ -68,6 +69,8 @@ class PlanningWindow:
     is_full: bool = False
     why_full: str = ""
     instants: tuple[Instant, ...] = ()
+    commits: tuple[tuple[Instant, CommitMetadata], ...] = field(default=(), repr=False)
+    left_open: frozenset[str] = frozenset()
 
 
 class _UntrustedWindowError(Exception):
@@ -215,8 +218,7 @@ def _load_window(
     since = last.instant.requested_at
     reasons: dict[str, list[str]] = defaultdict(list)
     try:
-        for partition, instants in _load_touched(environment, selected.writes).items():
-            reasons[partition] += [f"touched by {instant.requested_at}" for instant in instants]
+        commits = _load_commits(environment, selected.writes)
         for partition, rollback in _load_rolled_back(environment, last, selected.rollbacks):
             reasons[partition].append(f"rolled back by {rollback.requested_at}")
     except NotFoundError as error:
@@ -225,8 +227,19 @@ def _load_window(
         reasons[partition].append(f"missing since {since}")
     for partition, plan in _load_planned_before(environment, timeline, last):
         reasons[partition].append(f"planned by {plan.requested_at} before {since}")
+    left_open = frozenset(reasons)
+    for partition, touching in _touched(commits).items():
+        reasons[partition][:0] = [f"touched by {instant.requested_at}" for instant in touching]
     found = {partition: tuple(dict.fromkeys(reasons[partition])) for partition in sorted(reasons)}
-    return PlanningWindow(since, until, tuple(found), found, instants=(*selected.writes, *selected.rollbacks))
+    return PlanningWindow(
+        since,
+        until,
+        tuple(found),
+        found,
+        instants=(*selected.writes, *selected.rollbacks),
+        commits=commits,
+        left_open=left_open,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +267,16 @@ def _lies_in(
     )
 
 
-def _load_touched(environment: TableEnvironment, instants: Sequence[Instant]) -> dict[str, tuple[Instant, ...]]:
+def _load_commits(
+    environment: TableEnvironment, instants: Sequence[Instant]
+) -> tuple[tuple[Instant, CommitMetadata], ...]:
     load = partial(load_commit_metadata, environment.storage, environment.config)
+    return tuple(zip(instants, environment.runtime.threads.map(load, instants), strict=True))
+
+
+def _touched(commits: Iterable[tuple[Instant, CommitMetadata]]) -> dict[str, tuple[Instant, ...]]:
     touched: dict[str, list[Instant]] = defaultdict(list)
-    for instant, metadata in zip(instants, environment.runtime.threads.map(load, instants), strict=True):
+    for instant, metadata in commits:
         for partition in metadata.partitions:
             touched[partition].append(instant)
     return {partition: tuple(touched[partition]) for partition in sorted(touched)}

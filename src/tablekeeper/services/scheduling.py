@@ -20,6 +20,7 @@ from typing import Any
 
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, Operation, RequestedTime, WriteStat
 from tablekeeper.services.foreign_writes import ForeignWrites, await_announcements, load_foreign_writes
+from tablekeeper.services.input_check import CHECKED, refuse_damaged_draft
 from tablekeeper.services.partitions import PlanningWindow, choose_partitions, load_planning_window, pending_record
 from tablekeeper.services.plans import Draft, LeftOut, Plan, PlanFlags, Service, ServiceKind, Work
 from tablekeeper.snapshot.slices import decode_partition_files
@@ -38,11 +39,15 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A draft with what it was made from: the timeline, and the partitions that were looked at and why."""
+    """A draft with what it was made from: the table at a moment, and the partitions that were looked at and why."""
 
     draft: Draft
     window: PlanningWindow
-    timeline: Timeline
+    snapshot: Snapshot
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.snapshot.timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +96,16 @@ def plan_draft(environment: TableEnvironment, service: Service, *, flags: PlanFl
     snapshot = _load_snapshot(environment, timeline, choice.chosen)
     busy = load_planned_groups(environment, timeline, with_cancellable=flags.cancellable)
     draft = service.plan(snapshot, busy=busy)
-    return Drafted(replace(draft, left_out=(*choice.left_out, *draft.left_out)), window, timeline)
+    return Drafted(replace(draft, left_out=(*choice.left_out, *draft.left_out)), window, snapshot)
 
 
 def schedule_plan(
     environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool
 ) -> ScheduledPlan | None:
-    """Put a plan on the timeline; None if there is nothing to do."""
+    """Put a plan on the timeline; None if there is nothing to do.
+
+    `CorruptTableError` if a file that it would rewrite is missing or cut off; nothing is on the timeline then.
+    """
     flags = replace(flags, scheduled_by=flags.scheduled_by or process_name())
     until_s = environment.runtime.clock.monotonic_s() + environment.concurrency.announcement_wait_ms / 1000
     rounds_left = _ROUNDS
@@ -105,6 +113,7 @@ def schedule_plan(
         drafted = plan_draft(environment, service, flags=flags, incremental=incremental)
         if not drafted.draft.work:
             return None
+        refuse_damaged_draft(environment, drafted.draft, drafted.snapshot, drafted.window)
         withdraw_idle_rollbacks(environment, drafted.timeline)
         published = _publish(environment, service, drafted, flags)
         if isinstance(published, ScheduledPlan):
@@ -134,7 +143,7 @@ def _publish(
         draft = _without(draft, theirs, reason="announced by a running writer of another program")
         if not draft.work:
             return None
-        plan = Plan(work=draft.work, flags=flags, missing=draft.missing, extra=pending_record(timeline))
+        plan = Plan(work=draft.work, flags=flags, missing=draft.missing, extra={**pending_record(timeline), **CHECKED})
         held.lease.check()
         create_requested(
             held.storage,

@@ -20,11 +20,12 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
-from tablekeeper.model import RequestedTime
+from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
 from tablekeeper.services.explain import Explanation, explain_plan
+from tablekeeper.services.hopeless_plans import find_plan_damage
 from tablekeeper.services.lifecycle import execute_plan, find_plan
 from tablekeeper.services.metadata_upkeep import explain_metadata_upkeep, keep_metadata_table
 from tablekeeper.services.pending import PlanListing, load_plan_listing
@@ -201,10 +202,17 @@ class Maintenance(TableHandle):
     def cancel(self, plan: object, *, reason: str = "asked for", wait: str | float = "10s") -> CancelResult:
         """Call a plan off. The request is durable: an executor that is at work notices it within seconds.
 
-        Waits up to `wait` for that. An executor that has committed wins, and the result says so.
+        Waits up to `wait` for that. An executor that has committed wins, and the result says so. A plan that is neither
+        cancellable nor mutable can be cancelled only if it cannot succeed, because files that it rewrites are damaged.
         """
         checked_text("reason", reason)
-        return cancel_plan(self._load_environment(), parse_instant(plan), reason=reason, wait_s=parse_duration_s(wait))
+        return cancel_plan(
+            self._load_environment(),
+            parse_instant(plan),
+            reason=reason,
+            wait_s=parse_duration_s(wait),
+            find_damage=self._find_damage,
+        )
 
     def plans(self) -> PlanListing:
         """Pending plans of compaction, log compaction and clustering, with who is at work on them."""
@@ -382,6 +390,12 @@ class Maintenance(TableHandle):
         result = self.execute(scheduled, options=options)
         notes = tuple(f"plan {each.instant} was waiting and was carried out first" for each in waiting)
         return replace(result, notes=(*result.notes, *notes))
+
+    def _find_damage(self, plan: Instant) -> str:
+        """Why a pending plan cannot be executed; `""` if nothing is known against it."""
+        kind = next(kind for kind in ServiceKind if kind.action is plan.action)
+        factory = self._factory(None, None)
+        return find_plan_damage(factory.environment, factory.make(kind), plan)
 
     def _explain(
         self,

@@ -1,7 +1,7 @@
 """What files say of themselves: partitions that lost the file that marks them, and logs that are not whole.
 
-Log files of the newest slices are read to see whether every byte belongs to a block. Base files are read only by a
-deep examination, which decodes all of them and compares the checksums of their pages.
+Log files of the newest slices are read to see whether every byte belongs to a block. A deep examination also decodes
+all rows of logs and base files, and compares the checksums of pages.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from tablekeeper.errors import CorruptTableError, TablekeeperError, UnsupportedFeatureError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.model import BaseFile, FileSlice, LogFile, join_path
-from tablekeeper.read.log_changes import load_blocks
-from tablekeeper.read.slice_rows import open_base_file, read_row_group
+from tablekeeper.services.contents import find_base_damage, find_log_damage
 from tablekeeper.services.doctor.file_checks import visible_slices
 from tablekeeper.services.doctor.report import Finding, Severity
 from tablekeeper.services.doctor.view import TableView
-from tablekeeper.storage.handle import StorageHandle
 
 __all__ = ["check_base_files", "check_log_files", "check_partition_metadata"]
 
@@ -46,21 +43,14 @@ def check_log_files(view: TableView) -> Iterator[Finding]:
     if environment.config.version < 8:
         return
 
-    def look(log: LogFile) -> str | None:
-        try:
-            load_blocks(environment.storage, log, least_bytes=0)
-        except (CorruptTableError, UnsupportedFeatureError) as error:
-            return error.reason if isinstance(error, CorruptTableError) else str(error)
-        except TablekeeperError:
-            # Gone since it was listed; whether it is missed, the check of presence says.
-            return None
-        return None
+    def look(log: LogFile) -> str:
+        return find_log_damage(environment.storage, log, with_rows=view.settings.deep)
 
     logs = [log for each in _visible(view) for log in each.logs]
     damaged = {
         log.path: reason
         for log, reason in zip(logs, environment.runtime.threads.map(look, logs), strict=True)
-        if reason is not None
+        if reason
     }
     yield from _damaged("damaged-log", damaged)
 
@@ -70,23 +60,13 @@ def check_base_files(view: TableView) -> Iterator[Finding]:
     environment = view.environment
     if not view.settings.deep:
         return
-    store = StorageHandle(environment.storage)
 
-    def look(base: BaseFile) -> str | None:
-        try:
-            with open_base_file(store, base, verifies_pages=True) as file:
-                for group in range(file.num_row_groups):
-                    read_row_group(file, group, columns=file.schema_arrow.names, file=base.path)
-        except CorruptTableError as error:
-            return error.reason
-        except TablekeeperError:
-            # Gone since it was listed; whether it is missed, the check of presence says.
-            return None
-        return None
+    def look(base: BaseFile) -> str:
+        return find_base_damage(environment.storage, base)
 
     bases = [each.base for each in _visible(view) if each.base is not None]
     looked = zip(bases, environment.runtime.threads.map(look, bases), strict=True)
-    yield from _damaged("damaged-base", {base.path: reason for base, reason in looked if reason is not None})
+    yield from _damaged("damaged-base", {base.path: reason for base, reason in looked if reason})
 
 
 def _damaged(kind: str, damaged: Mapping[str, str]) -> Iterator[Finding]:

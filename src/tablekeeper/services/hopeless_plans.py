@@ -1,0 +1,45 @@
+"""Plans that cannot succeed, because files that they rewrite are damaged.
+
+Writers and other services count on a plan that is neither cancellable nor mutable, so that it stays until it was
+executed. One that cannot be executed would stay for good, and with it everything that waits for it: it may go.
+"""
+
+from __future__ import annotations
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.model import BaseFile, Instant, LogFile
+from tablekeeper.services.contents import find_base_damage, find_log_damage
+from tablekeeper.services.input_check import refuse_damaged_input
+from tablekeeper.services.lifecycle import load_plan, was_rolled_back
+from tablekeeper.services.plans import Service
+from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.environment import TableEnvironment
+
+__all__ = ["find_plan_damage"]
+
+
+def find_plan_damage(environment: TableEnvironment, service: Service, instant: Instant) -> str:
+    """Why the pending plan cannot be executed; `""` if nothing is known against it.
+
+    The contents of its files are read only if an attempt has failed before: that takes as long as the attempt.
+    """
+    timeline = load_timeline(environment.storage, environment.config)
+    try:
+        plan = load_plan(environment, service, instant)
+        refuse_damaged_input(environment, plan, instant, timeline)
+    except CorruptTableError as error:
+        return str(error)
+    if not was_rolled_back(environment, timeline, instant.requested_at):
+        return ""
+
+    def look(file: BaseFile | LogFile) -> str:
+        if isinstance(file, BaseFile):
+            found = find_base_damage(environment.storage, file)
+        else:
+            found = find_log_damage(environment.storage, file, with_rows=True)
+        return f"{file.path}: {found}" if found else ""
+
+    slices = [each for work in plan.work for each in work.slices]
+    files: list[BaseFile | LogFile] = [log for each in slices for log in each.logs]
+    files += [each.base for each in slices if each.base is not None]
+    return next(filter(None, environment.runtime.threads.map(look, files)), "")
