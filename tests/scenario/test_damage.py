@@ -20,6 +20,7 @@ from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.read.log_changes import load_blocks
 from tablekeeper.services import scheduling
 from tablekeeper.storage import Storage
+from tablekeeper.txn.properties_file import change_properties
 from tests.support.recovery_world import SHAPES, World, shape_name, worlds
 from tests.support.table_builder import trips
 
@@ -239,6 +240,41 @@ def test_reads_refuse_what_would_show_other_rows(
     else:
         with pytest.raises(CorruptTableError):
             world.table.read()
+    world.forget()
+
+
+def _misname_timeline(storage: Storage) -> None:
+    change_properties(storage, {"hoodie.timeline.path": "elsewhere"})
+
+
+BEGINNINGS: dict[str, Callable[[tk.Table], object]] = {
+    "upsert": lambda table: table.upsert(trips(("z", "zz", 9, 9.0))),
+    "insert": lambda table: table.insert(trips(("z", "zz", 9, 9.0))),
+    "bulk insert": lambda table: table.bulk_insert(trips(("z", "zz", 9, 9.0))),
+    "delete": lambda table: table.delete(trips(("a", "sf")).select(["id", "city"])),
+    "insert overwrite": lambda table: table.insert_overwrite(trips(("z", "zz", 9, 9.0))),
+    "compact": lambda table: table.schedule_compaction(),
+    "cluster": lambda table: table.schedule_clustering(),
+    "clean": lambda table: table.clean(),
+    "archive": lambda table: table.archive(),
+}
+
+
+@pytest.mark.parametrize("shape", [{"table_type": "mor"}, {"table_type": "mor", "metadata": True}], ids=shape_name)
+@pytest.mark.parametrize("damage", [DAMAGE["timeline lost"], _misname_timeline], ids=["lost", "misnamed"])
+@pytest.mark.parametrize("operation", BEGINNINGS)
+def test_no_history_is_begun_where_the_timeline_was_lost(
+    healthy: Callable[[dict[str, Any]], World],
+    shape: dict[str, Any],
+    damage: Callable[[Storage], None],
+    operation: str,
+) -> None:
+    world = healthy(shape).copy()
+    damage(world.storage)
+    before = {file.path for file in world.storage.walk("")}
+    with pytest.raises(CorruptTableError, match="no instant is there"):
+        BEGINNINGS[operation](world.table)
+    assert {file.path for file in world.storage.walk("")} == before
     world.forget()
 
 

@@ -9,6 +9,7 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.format.avro_arrow import avro_to_arrow_schema, without_meta_columns
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.model import SCHEMA_KEY, RequestedTime
+from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata
 from tablekeeper.timeline.history import load_history
@@ -19,7 +20,10 @@ __all__ = ["load_table_schema"]
 def load_table_schema(
     storage: Storage, config: TableConfig, timeline: Timeline, *, as_of: RequestedTime | None = None
 ) -> pa.Schema:
-    """Columns of the table without meta columns, as of a requested time (now by default)."""
+    """Columns of the table without meta columns, as of a requested time (now by default).
+
+    Everybody who reads or writes begins here: a table whose timeline was lost is refused.
+    """
     for instant in reversed(timeline.completed_writes_by_completion):
         if as_of is not None and instant.requested_at > as_of:
             continue
@@ -27,6 +31,7 @@ def load_table_schema(
         if text:
             file = instant_path(config, instant)
             return without_meta_columns(avro_to_arrow_schema(text, file=file))
+    refuse_lost_timeline(storage, config, timeline)
     if as_of is not None and timeline.completed_writes:
         return _archived_schema(storage, config, timeline, as_of)
     if config.create_schema:

@@ -22,10 +22,11 @@ from tablekeeper.snapshot.listing import (
     load_files_by_listing,
     load_partitions_by_listing,
 )
+from tablekeeper.snapshot.lost_timeline import find_data_file, refuse_lost_timeline
 from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.storage import Storage
-from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
+from tablekeeper.timeline import Timeline, load_commit_metadata
 from tablekeeper.timeline.history import archived_completions
 
 __all__ = ["Pruning", "Snapshot", "load_partitions", "load_replaced", "load_snapshot"]
@@ -102,7 +103,11 @@ def load_snapshot(
         replaced=_replaced_by(replacing),
         archived_completion=archived_completions(storage, config),
     )
-    _refuse_lost_timeline(storage, config, timeline, {**unmarked, **files})
+    if not len(timeline):
+        found_files = (find_data_file(partition, found) for partition, found in {**unmarked, **files}.items())
+        known_file = next(filter(None, found_files), None)
+        if known_file is not None:
+            refuse_lost_timeline(storage, config, timeline, known_file=known_file)
     _refuse_unmarked(unmarked, rules)
     if as_of is None:
         # What these commits wrote is at hand, so that it costs nothing to compare.
@@ -137,23 +142,6 @@ def _replaced_by(commits: Iterable[tuple[Instant, CommitMetadata]]) -> dict[File
             for file_id in file_ids:
                 replaced.setdefault(FileGroupId(partition, file_id), instant.requested_at)
     return replaced
-
-
-def _refuse_lost_timeline(
-    storage: Storage, config: TableConfig, timeline: Timeline, files: Mapping[str, Files]
-) -> None:
-    """Whoever writes is on the timeline before its first file is there: files beside an empty one were committed."""
-    if len(timeline):
-        return
-    for partition, found in files.items():
-        here = decode_partition_files(partition, found)
-        paths = [base.path for base in here.bases] + [log.path for log in here.logs]
-        if paths:
-            if len(load_timeline(storage, config)):
-                # The first write began after the timeline was loaded: ours, or that of somebody else.
-                return
-            reason = f"no instant is there, although the table has data files, such as {paths[0]}"
-            raise CorruptTableError(file=config.timeline_directory, reason=reason)
 
 
 def _refuse_unmarked(unmarked: Mapping[str, Files], rules: SliceRules) -> None:

@@ -28,6 +28,7 @@ from tablekeeper.services.archive.evidence import find_replaced_leftovers
 from tablekeeper.services.archive.load import load_archive_view, load_contents, load_metadata_archive_view
 from tablekeeper.services.archive.plan import ActiveAction, ArchivePlan, ArchiveView, plan_archive
 from tablekeeper.services.archive.result import ArchiveResult
+from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.history import HistorySnapshot, load_history, load_history_snapshot
 from tablekeeper.timeline.history_writer import MergeLimits, append_history, clean_history, merge_history
@@ -125,6 +126,8 @@ def _archive(environment: TableEnvironment, target: _Target) -> ArchiveResult:
     total = ArchiveResult()
     for _ in range(_MAX_RUNS):
         draft = _prepare(environment, target)
+        if target.is_table and not draft.plan.commits:
+            refuse_lost_timeline(environment.storage, target.config, load_timeline(environment.storage, target.config))
         run = _result_of(draft.plan)
         if draft.plan.actions:
             with environment.locked() as held:

@@ -24,6 +24,7 @@ from tablekeeper.services.clean.leftovers import roll_back_leftovers
 from tablekeeper.services.clean.plan import BYTES_KEY
 from tablekeeper.services.clean.publish import INGESTION, plan_and_publish, refuse_during_restore
 from tablekeeper.services.clean.results import CleanResult
+from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, complete_instant, load_timeline
 from tablekeeper.txn.environment import TableEnvironment, next_time
@@ -68,7 +69,9 @@ def execute_clean(
     None if there is nothing to delete. Raises `PlanHeldError` if another process is cleaning.
     """
     worker = _Worker(environment, settings, engine, progress or (lambda done, total: None))
-    refuse_during_restore(environment, load_timeline(environment.storage, environment.config))
+    timeline = load_timeline(environment.storage, environment.config)
+    refuse_lost_timeline(environment.storage, environment.config, timeline)
+    refuse_during_restore(environment, timeline)
     rolled_back = roll_back_leftovers(environment)
     finished = worker.finish_all()
     published = plan_and_publish(environment, settings, begins=True)
