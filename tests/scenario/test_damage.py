@@ -18,6 +18,7 @@ import tablekeeper as tk
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.read.log_changes import load_blocks
+from tablekeeper.read.query import load_query_snapshot
 from tablekeeper.services import scheduling
 from tablekeeper.storage import Storage
 from tablekeeper.txn.properties_file import change_properties
@@ -290,6 +291,29 @@ def test_reads_miss_a_file_that_an_overwrite_wrote(healthy: Callable[[dict[str, 
     with pytest.raises(CorruptTableError, match="gone" if change == "lost" else "cut off"):
         world.table.read(where="city = 'ny'")
     world.forget()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("change", ["lost", "cut off"])
+def test_reads_miss_a_file_that_the_newest_commit_wrote(
+    healthy: Callable[[dict[str, Any]], World], shape: dict[str, Any], change: str
+) -> None:
+    world = healthy(shape).copy()
+    part = ".log." if shape["table_type"] == "mor" else ".parquet"
+    (_lose(part) if change == "lost" else _change(part, lambda data: data[:-1]))(world.storage)
+    with pytest.raises(TablekeeperError, match=r"gone|cut off|no longer there|not a readable"):
+        world.table.read()
+    assert world.table.read(where="city = 'la'").num_rows == 1, "other partitions are whole"
+    world.forget()
+
+
+def test_a_rollback_between_timeline_and_listing_is_no_damage(
+    healthy: Callable[[dict[str, Any]], World],
+) -> None:
+    world = healthy({"table_type": "cow"}).copy()
+    query = world.table.load_query()
+    world.table.rollback(world.timeline.completed_writes[-1].requested_at)
+    assert load_query_snapshot(query).latest
 
 
 REWRITES: dict[str, Callable[[World], object]] = {

@@ -111,6 +111,10 @@ def local(tmp_path: Path) -> tuple[tk.Table, str]:
     return table, undone.value
 
 
+def _make_old(path: Path) -> None:
+    os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
+
+
 @pytest.mark.parametrize("linked", ["partition", "file", ".hoodie"])
 def test_nothing_behind_a_link_is_deleted(local: tuple[tk.Table, str], tmp_path: Path, linked: str) -> None:
     table, instant = local
@@ -120,13 +124,15 @@ def test_nothing_behind_a_link_is_deleted(local: tuple[tk.Table, str], tmp_path:
     if linked == "file":
         outside.mkdir()
         (outside / name).write_bytes(b"of somebody else")
+        _make_old(outside / name)
         stray.symlink_to(outside / name)
     else:
         stray.write_bytes(b"of somebody else")
+        _make_old(stray)
         place = root / ("sf" if linked == "partition" else linked)
         place.rename(outside)
         place.symlink_to(outside)
-    report = table.doctor(fix=True, yes=True, safe_age_s=-1.0)
+    report = table.doctor(fix=True, yes=True, safe_age_s=0.0)
     assert [finding.kind for finding in report.findings] == ["orphan-files"]
     assert "symbolic link" in report.findings[0].advice
     assert stray.read_bytes() == b"of somebody else"
@@ -139,7 +145,7 @@ def test_the_command_lists_what_it_deletes(local: tuple[tk.Table, str], tmp_path
     for stray in strays:
         path = tmp_path / "t" / stray
         path.write_bytes(b"late")
-        os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
+        _make_old(path)
     runner = CliRunner()
     refused = runner.invoke(app, ["doctor", str(tmp_path / "t"), "--fix"])
     assert refused.exit_code == 1

@@ -16,7 +16,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine, Frame
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.avro_arrow import avro_to_arrow_schema, with_meta_columns, without_meta_columns
-from tablekeeper.model import SCHEMA_KEY, FileSlice, Instant, RequestedTime
+from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Instant, RequestedTime
 from tablekeeper.read.log_changes import BlockVisibility
 from tablekeeper.read.pruning import PartitionPruner
 from tablekeeper.read.slice_rows import SliceTask, read_slice
@@ -51,7 +51,10 @@ _MODES = ("snapshot", "read_optimized")
 
 @dataclass(frozen=True)
 class Query:
-    """What to read. `schema` is the table's at that moment, without meta columns."""
+    """What to read. `schema` is the table's at that moment, without meta columns.
+
+    `known` are commits that were loaded on the way; what they wrote has to be there.
+    """
 
     storage: Storage
     config: TableConfig
@@ -64,6 +67,7 @@ class Query:
     mode: ReadMode = "snapshot"
     with_meta_columns: bool = False
     commit_times: frozenset[str] | None = None
+    known: tuple[tuple[Instant, CommitMetadata], ...] = ()
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -110,6 +114,7 @@ def load_query_snapshot(query: Query) -> Snapshot:
         runtime=query.runtime,
         as_of=query.as_of,
         pruning=partition_pruner(query),
+        known=query.known,
     )
 
 

@@ -8,13 +8,13 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.format.avro_arrow import avro_to_arrow_schema, without_meta_columns
 from tablekeeper.format.commit_metadata import decode_commit_metadata
-from tablekeeper.model import SCHEMA_KEY, RequestedTime
+from tablekeeper.model import SCHEMA_KEY, CommitMetadata, Instant, RequestedTime
 from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata
 from tablekeeper.timeline.history import load_history
 
-__all__ = ["load_table_schema"]
+__all__ = ["load_schema_and_commits", "load_table_schema"]
 
 
 def load_table_schema(
@@ -24,13 +24,29 @@ def load_table_schema(
 
     Everybody who reads or writes begins here: a table whose timeline was lost is refused.
     """
+    return load_schema_and_commits(storage, config, timeline, as_of=as_of)[0]
+
+
+def load_schema_and_commits(
+    storage: Storage, config: TableConfig, timeline: Timeline, *, as_of: RequestedTime | None = None
+) -> tuple[pa.Schema, tuple[tuple[Instant, CommitMetadata], ...]]:
+    """The same, and the commits that had to be loaded for it: the newest one at least."""
+    commits: list[tuple[Instant, CommitMetadata]] = []
     for instant in reversed(timeline.completed_writes_by_completion):
         if as_of is not None and instant.requested_at > as_of:
             continue
-        text = load_commit_metadata(storage, config, instant).extra.get(SCHEMA_KEY)
+        commits.append((instant, load_commit_metadata(storage, config, instant)))
+        text = commits[-1][1].extra.get(SCHEMA_KEY)
         if text:
             file = instant_path(config, instant)
-            return without_meta_columns(avro_to_arrow_schema(text, file=file))
+            return without_meta_columns(avro_to_arrow_schema(text, file=file)), tuple(commits)
+    return _schema_without_commits(storage, config, timeline, as_of), tuple(commits)
+
+
+def _schema_without_commits(
+    storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime | None
+) -> pa.Schema:
+    """Where no commit on the active timeline says it: from the archived ones, or as the table was created."""
     refuse_lost_timeline(storage, config, timeline)
     if as_of is not None and timeline.completed_writes:
         return _archived_schema(storage, config, timeline, as_of)

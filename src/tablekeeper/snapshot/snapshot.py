@@ -5,7 +5,7 @@ Only the partitions asked for are looked at, so the cost of a snapshot follows t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Protocol
@@ -26,7 +26,7 @@ from tablekeeper.snapshot.lost_timeline import find_data_file, refuse_lost_timel
 from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.storage import Storage
-from tablekeeper.timeline import Timeline, load_commit_metadata
+from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import archived_completions
 
 __all__ = ["Pruning", "Snapshot", "load_partitions", "load_replaced", "load_snapshot"]
@@ -79,8 +79,13 @@ def load_snapshot(
     partitions: Iterable[str] | None = None,
     as_of: RequestedTime | None = None,
     pruning: Pruning | None = None,
+    known: Sequence[tuple[Instant, CommitMetadata]] = (),
 ) -> Snapshot:
-    """Look at `partitions` (all by default, less those that `pruning` rules out) as of a requested time (or now)."""
+    """Look at `partitions` (all by default, less those that `pruning` rules out) as of a requested time (or now).
+
+    What replace commits and the `known` commits wrote is compared with what is there: they are at hand, so that it
+    costs nothing. `CorruptTableError` if a file is missing or cut off.
+    """
     metadata_table = open_metadata_table(storage, config, timeline)
     unmarked: Mapping[str, Files] = {}
     if partitions is None and config.is_partitioned and metadata_table is None:
@@ -110,14 +115,40 @@ def load_snapshot(
             refuse_lost_timeline(storage, config, timeline, known_file=known_file)
     _refuse_unmarked(unmarked, rules)
     if as_of is None:
-        # What these commits wrote is at hand, so that it costs nothing to compare.
-        named = committed_files(metadata for _, metadata in replacing)
-        inside = {path: size for path, size in named.items() if path.rpartition("/")[0] in files}
-        refuse_damage(plan_damage(files, inside, rules))
+        commits = dict((*replacing, *known))
+        if plan_damage(files, _named_inside(commits.values(), files), rules):
+            _refuse_damage(storage, config, commits, files, runtime=runtime)
     groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
     for partition, found in files.items():
         groups.update(plan_slices(decode_partition_files(partition, found), rules))
     return Snapshot(config, timeline, as_of, groups, tuple(files))
+
+
+def _refuse_damage(
+    storage: Storage,
+    config: TableConfig,
+    commits: Mapping[Instant, CommitMetadata],
+    files: Mapping[str, Files],
+    *,
+    runtime: Runtime,
+) -> None:
+    """Look again: a rollback, a commit or a clean between timeline and listing looks like damage."""
+    timeline = load_timeline(storage, config)
+    standing = set(timeline.completed)
+    named = _named_inside((commit for instant, commit in commits.items() if instant in standing), files)
+    partitions = sorted({path.rpartition("/")[0] for path in named})
+    rules = SliceRules(
+        timeline=timeline,
+        version=config.version,
+        replaced=load_replaced(storage, config, timeline, runtime=runtime),
+        archived_completion=archived_completions(storage, config),
+    )
+    refuse_damage(plan_damage(load_files_by_listing(storage, partitions, runtime=runtime), named, rules))
+
+
+def _named_inside(commits: Iterable[CommitMetadata], partitions: Container[str]) -> dict[str, int]:
+    named = committed_files(commits)
+    return {path: size for path, size in named.items() if path.rpartition("/")[0] in partitions}
 
 
 def load_replaced(

@@ -35,7 +35,7 @@ from tablekeeper.services.savepoint import (
     restore_savepoint,
 )
 from tablekeeper.snapshot.retention import refuse_cleaned_moment
-from tablekeeper.snapshot.schema import load_table_schema
+from tablekeeper.snapshot.schema import load_schema_and_commits, load_table_schema
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.table.arguments import (
@@ -470,16 +470,17 @@ class Table(Maintenance):
         checked_flags(meta_columns=meta_columns)
         if mode not in ("snapshot", "read_optimized"):
             raise InvalidRequestError(f"mode={mode!r}: use 'snapshot' or 'read_optimized'")
-        config = self.config
-        timeline = load_timeline(self._storage, config)
+        timeline = load_timeline(self._storage, config := self.config)
         moment = _as_of(as_of, config)
         if moment is not None:
             refuse_cleaned_moment(self._storage, config, timeline, moment)
+        schema, known = load_schema_and_commits(self._storage, config, timeline, as_of=moment)
         return Query(
             storage=self._storage,
             config=config,
             timeline=timeline,
-            schema=load_table_schema(self._storage, config, timeline, as_of=moment),
+            schema=schema,
+            known=known,
             runtime=self._runtime,
             columns=None if columns is None else tuple(checked_names("columns", columns)),
             predicate=_predicate(checked_condition("where", where)),
