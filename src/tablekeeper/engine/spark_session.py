@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-__all__ = ["local_session", "submitted_session"]
+__all__ = ["local_session", "submitted_session", "warm_session"]
 
 
 def local_session(
@@ -52,6 +52,12 @@ def local_session(
 def submitted_session(name: str) -> SparkSession:
     """The session of a program that was started by spark-submit, whose arguments say where it runs."""
     return SparkSession.builder.appName(name).getOrCreate()
+
+
+def warm_session(name: str, *, master: str, scratch: Path) -> SparkSession:
+    """A session that serves many small jobs on this machine, or on `master` if that is no local one."""
+    settings = {"spark.scheduler.mode": "FAIR", "spark.master": master}
+    return local_session(name, scratch=scratch, settings=settings)
 
 
 @contextmanager

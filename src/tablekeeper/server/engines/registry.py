@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import cast
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.engines.arrow import make_arrow
+from tablekeeper.server.engines.hudi_java import make_hudi_java
 from tablekeeper.server.engines.process import EngineContext
 from tablekeeper.server.engines.protocol import Executor
 from tablekeeper.server.engines.spark_submit import make_spark_submit
+from tablekeeper.server.engines.warm import make_local
 
 __all__ = ["Engines", "engine_names"]
 
 _GROUP = "tablekeeper.engines"
-_OURS = {"arrow": make_arrow, "spark-submit": make_spark_submit}
+_OURS: Mapping[str, Callable[[EngineContext], Executor]] = {
+    "arrow": make_arrow,
+    "hudi-java": make_hudi_java,
+    "local": make_local,
+    "spark-submit": make_spark_submit,
+}
 # What clients call engines, in any case.
-_ALIASES = {"": "", "spark": "", "local": "arrow"}
+_ALIASES = {"": "", "spark": ""}
 
 
 def engine_names() -> list[str]:
