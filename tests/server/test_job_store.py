@@ -307,6 +307,16 @@ def test_what_nobody_holds_is_settled_by_the_timeline(store: SqlJobStore, table_
     assert store.load_operation(running.operation_id).status is Status.RUNNING
 
 
+def test_an_attempt_whose_holder_is_gone_ends_as_the_timeline_says(
+    store: SqlJobStore, store_clock: StoreClock, running: Operation
+) -> None:
+    store_clock.advance(LEASE_S + 1)
+    store.expire_leases(10)
+    assert store.settle_waiting(running.operation_id, Signal.COMPLETE, note="executed")
+    (attempt,) = store.load_attempts(running.operation_id)
+    assert (attempt.outcome, attempt.message) == (AttemptOutcome.COMPLETED, "executed")
+
+
 def test_work_shows_every_queue_the_urgent_and_the_old(store: SqlJobStore, store_clock: StoreClock) -> None:
     for queue in ("a", "b"):
         table, _ = store.register_table(NewTable("db", queue, f"/lake/{queue}", queue=queue))

@@ -213,3 +213,31 @@ def test_a_failure_is_over_once_the_service_has_worked_on_the_table(service: Ser
         service.alarms.run_once()
         open_alarms = service.store.list_alarms(Page(), only_open=True)
         assert [alarm.rule for alarm in open_alarms] == (["failed"] if number == "1" else [])
+
+
+def test_an_operation_for_an_engine_that_is_not_here_fails_at_once(service: Service, table: tk.Table) -> None:
+    table_id = register(service, table, Policy(services=()))
+    service.store.submit(Submission(table_id, "clean@1", ServiceAction.CLEAN, engine="tez"))
+    service.schedule.run_once()
+    (failed,) = operations(service, Status.FAILED)
+    assert "no engine 'tez'" in failed.note
+    assert service.context.watched == {}
+
+
+def test_a_job_whose_files_are_damaged_is_lost_and_holds_up_nobody(service: Service, table: tk.Table) -> None:
+    table_id = register(service, table, Policy(services=()))
+    for instant, action in (("clean@1", ServiceAction.CLEAN), ("archive@1", ServiceAction.ARCHIVE)):
+        service.store.submit(Submission(table_id, instant, action))
+    service.schedule.run_once()
+    damaged, other = service.context.watched.values()
+    clock = SYSTEM_RUNTIME.clock
+    until_s = clock.monotonic_s() + PATIENCE_S
+    while not all(Path(each.job.result_path).exists() for each in (damaged, other)):
+        assert clock.monotonic_s() < until_s
+        clock.sleep(0.05)
+    Path(damaged.job.result_path).write_text("{")
+    run_until(service, lambda: bool(operations(service, Status.COMPLETED)))
+    (lost,) = service.store.load_attempts(damaged.operation.operation_id)[-1:]
+    assert lost.outcome is AttemptOutcome.LOST
+    run_until(service, lambda: len(operations(service, Status.COMPLETED)) == 2)
+    assert service.store.load_operation(damaged.operation.operation_id).failures == 1

@@ -6,6 +6,7 @@ interpreter that has that PySpark and tablekeeper).
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tablekeeper.errors import InvalidRequestError
@@ -36,7 +37,7 @@ def make_hudi_java(context: EngineContext) -> ProcessExecutor:
             f"the engine hudi-java needs Hudi's Spark bundle: set its option hudi_bundle to the jar, not {bundle!r}"
         )
     program = find_spark_submit(context)
-    environment = {"PYSPARK_PYTHON": options["python"]} if "python" in options else {}
+    environment = {"PYSPARK_PYTHON": options.get("python", sys.executable)}
 
     def command(job: Job, job_file: Path) -> Command:
         arguments = [*submit_arguments(program, context, job), "--jars", bundle]

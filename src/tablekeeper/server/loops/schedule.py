@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.server.decisions.choose import choose_next
 from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
-from tablekeeper.server.policy import Policy
+from tablekeeper.server.policy import DEFAULT_POLICY, Policy
 from tablekeeper.server.store.protocol import LeaseLostError, UnknownRecordError
 
 __all__ = ["ScheduleLoop"]
@@ -59,6 +59,9 @@ class ScheduleLoop:
             self._start(operation, table, policy)
         except (LeaseLostError, UnknownRecordError) as error:
             _LOG.warning("operation %d: %s", operation.operation_id, error, extra=about(operation))
+        except InvalidRequestError as error:
+            # An engine that is not here, or a policy of a newer release: waiting does not help.
+            self._settle(operation, DEFAULT_POLICY, AttemptOutcome.REFUSED, str(error))
 
     def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
         """Go on with an attempt of an earlier holder, if its job can be reached and is not without a trace."""
@@ -66,7 +69,12 @@ class ScheduleLoop:
         if not left.job_id or not engine.can_reach(left.job_id):
             return False
         job = make_job(self._context, operation, table, policy, left.number)
-        if engine.poll(left.job_id, job).state is JobState.UNKNOWN:
+        try:
+            is_known = engine.poll(left.job_id, job).state is not JobState.UNKNOWN
+        except (OSError, ValueError) as error:
+            _LOG.warning("cannot tell how %s is doing: %s", left.job_id, error, extra=about(operation))
+            return False
+        if not is_known:
             return False
         self._context.store.resume_attempt(operation.lease, left.number)
         _LOG.info(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobReport, JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about
@@ -42,7 +43,7 @@ class WatchLoop:
     def _look_after(self, watched: Watched) -> bool:
         """Whether this instance is done with it."""
         self._renew(watched)
-        report = self._context.engines.find(watched.engine).poll(watched.job_id, watched.job)
+        report = self._poll(watched)
         if report.plan is not None and not watched.is_planned:
             self._context.store.record_plan(watched.operation.lease, report.plan)
             watched.is_planned = True
@@ -50,6 +51,14 @@ class WatchLoop:
             return False
         self._settle(watched, report)
         return True
+
+    def _poll(self, watched: Watched) -> JobReport:
+        try:
+            return self._context.engines.find(watched.engine).poll(watched.job_id, watched.job)
+        except (TablekeeperError, OSError, ValueError) as error:
+            # One job whose files are damaged must not hold up the others: it counts as lost.
+            _LOG.warning("operation %d: cannot tell how it is doing: %s", watched.operation.operation_id, error)
+            return JobReport(JobState.UNKNOWN)
 
     def _renew(self, watched: Watched) -> None:
         now_s = self._context.runtime.clock.monotonic_s()

@@ -25,6 +25,12 @@ T = TypeVar("T")
 
 _TRIES = 5
 _PAUSE_S = 0.05
+# MySQL has no such setting.
+_IDLE_LIMITS = {
+    "postgresql": "SET idle_in_transaction_session_timeout = 30000",
+    "mariadb": "SET SESSION idle_transaction_timeout = 30",
+    "mysql": "SET SESSION idle_transaction_timeout = 30",
+}
 _WRITES = "tablekeeper_writes"
 # Deadlock and lock wait of MariaDB, deadlock and serialization failure of PostgreSQL.
 _TRANSIENT_NUMBERS = frozenset({1205, 1213})
@@ -149,14 +155,31 @@ def connect(url: str) -> Engine:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
             return _with_write_locks(create_engine(parsed, connect_args={"timeout": 60}))
-        return create_engine(
+        engine = create_engine(
             parsed, isolation_level="READ COMMITTED", pool_pre_ping=True, pool_size=10, max_overflow=20
         )
+        return _with_idle_limit(engine)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         scheme = url.partition("://")[0]
         raise InvalidRequestError(
             f"database {scheme}://…: use sqlite:///file, postgresql://… or mysql://… ({type(error).__name__})"
         ) from error
+
+
+def _with_idle_limit(engine: Engine) -> Engine:
+    """A process that is stopped inside of a transaction must not keep its rows from the others for ever."""
+    setting = _IDLE_LIMITS.get(engine.dialect.name)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        if setting is None or getattr(engine.dialect, "is_mariadb", True) is False:
+            return
+        cursor = connection.cursor()
+        cursor.execute(setting)
+        cursor.close()
+        connection.commit()
+
+    return engine
 
 
 def _with_write_locks(engine: Engine) -> Engine:

@@ -7,7 +7,17 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
-from tablekeeper.server.model import ACTIVE, FINISHED, Attempt, Event, Operation, Signal, Status, transition
+from tablekeeper.server.model import (
+    ACTIVE,
+    FINISHED,
+    Attempt,
+    AttemptOutcome,
+    Event,
+    Operation,
+    Signal,
+    Status,
+    transition,
+)
 from tablekeeper.server.store.database import Database, database_utc_now
 from tablekeeper.server.store.protocol import (
     OperationFilter,
@@ -109,6 +119,8 @@ class SqlOperations:
                 .where(OPERATION.c.operation_id == operation_id, OPERATION.c.status == known.status)
                 .values(status=after, finished_ms=finished, note=note[:_MAX_TEXT], update_time=database_utc_now())
             )
+            if changed.rowcount:
+                self._close_attempts(connection, operation_id, signal, note)
             return bool(changed.rowcount)
 
         return self._database.write(work)
@@ -206,6 +218,15 @@ class SqlOperations:
         if int(page.after):
             query = query.where(EVENT.c.event_id < int(page.after))
         return self._database.read(lambda connection: [event_of(row) for row in connection.execute(query)])
+
+    def _close_attempts(self, connection: Connection, operation_id: int, signal: Signal, note: str) -> None:
+        """An attempt whose holder is gone has ended as the timeline says."""
+        outcome = AttemptOutcome.COMPLETED if signal is Signal.COMPLETE else AttemptOutcome.LOST
+        connection.execute(
+            update(ATTEMPT)
+            .where(ATTEMPT.c.operation_id == operation_id, ATTEMPT.c.outcome == AttemptOutcome.RUNNING.value)
+            .values(outcome=outcome.value, ended_ms=self._database.now, message=note[:_MAX_TEXT])
+        )
 
     def _new(self, connection: Connection, submission: Submission) -> dict[str, Any]:
         query = select(TBL.c.owner, TBL.c.queue, TBL.c.priority).where(TBL.c.id == submission.table_id)
