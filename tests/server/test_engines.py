@@ -222,6 +222,6 @@ def test_what_a_request_asks_for_reaches_spark_as_arguments_of_their_own(tmp_pat
 def test_engines_are_found_by_the_names_that_clients_use(tmp_path: Path) -> None:
     engines = Engines(EngineContext(tmp_path, SYSTEM_RUNTIME), "arrow")
     assert {engines.find(name).name for name in ("", "Spark", "ARROW")} == {"arrow"}
-    assert {"arrow", "hudi-java", "local", "spark-submit"} <= set(engine_names())
+    assert {"arrow", "local", "spark-submit"} <= set(engine_names())
     with pytest.raises(InvalidRequestError, match="arrow, "):
         engines.find("tez")

@@ -8,7 +8,6 @@ from typing import cast
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.engines.arrow import make_arrow
-from tablekeeper.server.engines.hudi_java import make_hudi_java
 from tablekeeper.server.engines.process import EngineContext
 from tablekeeper.server.engines.protocol import Executor
 from tablekeeper.server.engines.spark_submit import make_spark_submit
@@ -19,7 +18,6 @@ __all__ = ["Engines", "engine_names"]
 _GROUP = "tablekeeper.engines"
 _OURS: Mapping[str, Callable[[EngineContext], Executor]] = {
     "arrow": make_arrow,
-    "hudi-java": make_hudi_java,
     "local": make_local,
     "spark-submit": make_spark_submit,
 }

@@ -1,7 +1,7 @@
 """What runs inside a job: one service on one table, and a report of what came of it.
 
 The timeline is read again before anything else, by the table itself: a plan that is held, done or gone is no failure.
-Run as `python -m tablekeeper.server.engines.worker JOB` (or `… JOB spark` and `… JOB java`, under spark-submit).
+Run as `python -m tablekeeper.server.engines.worker JOB` (or `… JOB spark`, under spark-submit).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tablekeeper.errors import (
     UnsupportedFeatureError,
 )
 from tablekeeper.server.engines.files import load_job, save_report
-from tablekeeper.server.engines.java_services import execute_in_java
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
 from tablekeeper.server.model import AttemptOutcome, ServiceAction
 from tablekeeper.table import Table
@@ -91,11 +90,8 @@ def main(path: str, engine: str = "local") -> int:
         save_report(Path(job.result_path), JobReport(JobState.RUNNING, plan=instant))
 
     try:
-        if engine == "java":
-            report = execute_in_java(_session(job), job)
-        else:
-            table = open_table(job, spark=_session(job) if engine == "spark" else None)
-            report = execute_job(table, job, tell_plan)
+        table = open_table(job, spark=_session(job) if engine == "spark" else None)
+        report = execute_job(table, job, tell_plan)
     except (UnsupportedFeatureError, InvalidRequestError) as error:
         report = _ended(AttemptOutcome.REFUSED, error=error)
     except TablekeeperError as error:
