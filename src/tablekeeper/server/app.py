@@ -25,6 +25,7 @@ from tablekeeper.server.loops.schedule import ScheduleLoop
 from tablekeeper.server.loops.watch import WatchLoop
 from tablekeeper.server.model import ManagedTable
 from tablekeeper.server.observe.delivery import AlarmDelivery
+from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
 from tablekeeper.server.store.sql import open_store
@@ -145,7 +146,7 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         address=address,
         slots=settings.limits.slots,
     )
-    return Service(LoopContext(store, engines, settings, runtime, instance, look))
+    return Service(LoopContext(store, engines, settings, runtime, instance, look, ServiceMetrics(store)))
 
 
 def _kept_going(name: str, run_once: Callable[[], object]) -> Callable[[], None]:

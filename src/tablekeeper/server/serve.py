@@ -19,7 +19,6 @@ from tablekeeper.server.api.rpc import grpc_server
 from tablekeeper.server.api.web import build_web
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.engines.registry import engine_names
-from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import ServerSettings
 
 __all__ = ["serve"]
@@ -40,8 +39,7 @@ def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
 
 
 def _run(service: Service, settings: ServerSettings, runtime: Runtime) -> None:
-    metrics = ServiceMetrics(service.store)
-    web = build_web(service.store, settings, metrics, runtime, engines=frozenset(engine_names()))
+    web = build_web(service.store, settings, service.context.metrics, runtime, engines=frozenset(engine_names()))
     pool = runtime.threads.pool(_GRPC_THREADS, name="tablekeeper-grpc")
     grpc = None
     if settings.grpc_port is not None:

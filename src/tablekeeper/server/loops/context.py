@@ -10,6 +10,7 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.server.engines.protocol import Job
 from tablekeeper.server.engines.registry import Engines
 from tablekeeper.server.model import ManagedTable, Operation, ServiceAction
+from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
@@ -29,6 +30,7 @@ class Watched:
     engine: str
     max_failures: int
     renewed_s: float
+    since_s: float
     is_planned: bool
     is_cancelling: bool = False
 
@@ -43,6 +45,7 @@ class LoopContext:
     runtime: Runtime
     instance: NewInstance
     look: Callable[[ManagedTable], TimelineSummary]
+    metrics: ServiceMetrics
     watched: dict[int, Watched] = field(default_factory=dict)
 
     @property

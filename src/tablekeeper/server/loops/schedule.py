@@ -40,6 +40,8 @@ class ScheduleLoop:
                 lease_s=self._context.settings.timing.lease_s,
             )
             if claimed is not None:
+                ready_ms = max(claimed.create_ms, claimed.not_before_ms)
+                self._context.metrics.claimed(claimed.action, waited_s=(claimed.schedule_ms - ready_ms) / 1000)
                 self._begin(claimed)
                 started += 1
         return started
@@ -93,6 +95,7 @@ class ScheduleLoop:
                 engine=left.engine,
                 max_failures=policy.max_failures or 1,
                 renewed_s=self._now_s,
+                since_s=self._now_s,
                 is_planned=operation.is_planned,
             )
         )
@@ -104,7 +107,9 @@ class ScheduleLoop:
         job = make_job(self._context, operation, table, policy, operation.run_times + 1)
         attempt = store.start_attempt(operation.lease, engine=engine.name, log_path=job.log_path)
         try:
+            asked_s = self._now_s
             job_id = engine.start(job)
+            self._context.metrics.submitted(engine.name, seconds=self._now_s - asked_s)
         except (TablekeeperError, OSError) as error:
             message = f"it could not be started: {error}"
             store.finish_attempt(operation.lease, attempt.number, AttemptOutcome.FAILED, message=message, result={})
@@ -120,6 +125,7 @@ class ScheduleLoop:
                 engine=engine.name,
                 max_failures=policy.max_failures or 1,
                 renewed_s=self._now_s,
+                since_s=self._now_s,
                 is_planned=operation.is_planned,
             )
         )

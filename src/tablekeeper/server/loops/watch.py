@@ -84,6 +84,8 @@ class WatchLoop:
             timing=self._context.settings.timing,
             jitter=self._context.runtime.ids.jitter(),
         )
+        seconds = self._context.runtime.clock.monotonic_s() - watched.since_s
+        self._context.metrics.attempt_ended(operation.action, outcome, seconds=seconds)
         lease = watched.operation.lease
         store.finish_attempt(lease, watched.number, outcome, message=message, result=report.result)
         store.settle(
