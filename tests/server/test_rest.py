@@ -206,6 +206,18 @@ def test_requests_for_a_metadata_table_concern_its_table(
     assert (registered.table_name, registered.base_path) == ("trips", (lake / "trips").as_uri())
 
 
+def test_a_commit_callback_can_carry_a_token_as_its_key(
+    client: TestClient, jobs: SqlJobStore, settings: ServerSettings, lake: Path, table: Table
+) -> None:
+    secret = client.post("/v1/tokens", json={"name": "java", "role": "writer"}).json()["token"]
+    web = build_web(jobs, settings, ServiceMetrics(jobs), SYSTEM_RUNTIME, engines=frozenset())
+    body = {"tableName": "trips", "basePath": str(lake / "trips")}
+    with TestClient(web.guarded, base_url="http://localhost:9091", client=("127.0.0.1", 5000)) as opened:
+        for key, status in ((secret, 200), (secret[:-1] + "x", 401), ("hudi_write_commit_http_callback", 401)):
+            answer = opened.post("/v1/hoodie/callback", json=body, headers={"HUDI-CALLBACK-KEY": key})
+            assert answer.status_code == status
+
+
 def test_the_commit_callback_of_any_java_writer_is_news_of_its_table(
     client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
 ) -> None:

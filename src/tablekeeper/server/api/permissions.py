@@ -17,7 +17,16 @@ from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.model import ManagedTable, Role
 from tablekeeper.server.store.protocol import TokenStore
 
-__all__ = ["LOCAL_ADMIN", "Caller", "Gate", "digest_of", "is_loopback", "new_secret", "parse_role"]
+__all__ = [
+    "LOCAL_ADMIN",
+    "Caller",
+    "Gate",
+    "callback_authorization",
+    "digest_of",
+    "is_loopback",
+    "new_secret",
+    "parse_role",
+]
 
 _PREFIX = "tk_"
 _SEEN_FOR_S = 2.0
@@ -98,6 +107,14 @@ class Gate:
         if token is None:
             raise _unauthenticated("this token is not known, or was revoked")
         return Caller(token.name, token.role, token.databases, token.path_prefixes)
+
+
+def callback_authorization(key: str | None) -> str | None:
+    """What Java's commit callback can be told to send in place of an `Authorization` header: a token as its key.
+
+    Without being told it sends a key of its own, which is no token and says nothing.
+    """
+    return f"Bearer {key}" if key is not None and key.startswith(_PREFIX) else None
 
 
 def new_secret(ids: Ids) -> str:

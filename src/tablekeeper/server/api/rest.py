@@ -20,7 +20,7 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.api.administration import AdminCalls
 from tablekeeper.server.api.bodies import CancelBody, CommitCallbackBody, RemoveBody, SubmitBody, TableBody, TokenBody
 from tablekeeper.server.api.guards import refusal_body
-from tablekeeper.server.api.permissions import Caller, Gate
+from tablekeeper.server.api.permissions import Caller, Gate, callback_authorization
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError, refusal_of
 from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import Role, ServiceAction, Status
@@ -55,7 +55,9 @@ def needs(role: Role) -> Callable[[Request], Caller]:
     def admit(request: Request) -> Caller:
         calls: RestCalls = request.app.state.calls
         client = request.client.host if request.client is not None else None
-        caller = calls.gate.admit(authorization=request.headers.get("authorization"), client_host=client)
+        sent = request.headers
+        authorization = sent.get("authorization") or callback_authorization(sent.get("hudi-callback-key"))
+        caller = calls.gate.admit(authorization=authorization, client_host=client)
         caller.require(role)
         return caller
 
