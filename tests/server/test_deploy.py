@@ -97,7 +97,7 @@ def test_options_are_those_of_the_command(name: str) -> None:
 )
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "tablekeeper.service").read_text()
-    program = "/opt/tablekeeper/bin/tablekeeper"
+    program = "/usr/local/tablekeeper/bin/tablekeeper"
     assert program in text
     unit = tmp_path / "tablekeeper.service"
     # The program is not installed here; everything else is as it is.
