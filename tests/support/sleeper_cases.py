@@ -236,7 +236,7 @@ def _plans() -> dict[str, Case]:
         "log_compaction": plan("mor", setup=_schedule("log_compaction")),
         "log_compaction_metadata_table": plan("mor", metadata=True, setup=_schedule("log_compaction")),
         "clustering_cow": plan("cow", setup=_schedule("clustering")),
-        "clustering_mor": plan("mor", setup=_schedule("clustering")),
+        "clustering_mor": plan("mor", metadata=True, setup=_schedule("clustering")),
         "clustering_mutable": plan("cow", metadata=True, setup=_schedule("clustering", mutable=True)),
         "clustering_cancellable": plan("cow", setup=_schedule("clustering", cancellable=True)),
     }
