@@ -266,7 +266,7 @@ def _predicate(given: Any, schema: pa.Schema) -> Predicate | None:
 def _create_missing_table(options: WriteOptions, schema: pa.Schema) -> None:
     if has_table(open_storage(options.path, options=options.storage)):
         return
-    if not options.key or options.operation is Operation.DELETE:
+    if not options.makes_tables or options.operation is Operation.DELETE:
         raise InvalidRequestError(
             f"there is no table at {options.path}. To make one with this write, give the option key (and partition_by, "
             "ordering, table_type, name as you need them), or make it with Table.create."
@@ -275,7 +275,7 @@ def _create_missing_table(options: WriteOptions, schema: pa.Schema) -> None:
         options.path,
         name=options.name,
         schema=schema,
-        key=options.key,
+        key=options.key or None,
         partition_by=options.partition_by or None,
         ordering=options.ordering or None,
         table_type=options.table_type,

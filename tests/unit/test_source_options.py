@@ -112,3 +112,23 @@ def test_credentials_are_not_put_into_a_catalog() -> None:
         catalog_options({**FROM_THE_CATALOG, "option.storage.secret_access_key": "x"})
     kept = catalog_options({**FROM_THE_CATALOG, "option.storage.region": "eu-west-1"})
     assert kept == {"path": "file:/t", "storage.region": "eu-west-1"}
+
+
+def test_the_options_of_a_java_job_are_understood() -> None:
+    job = {
+        "path": "/lake/trips",
+        "hoodie.table.name": "drives",
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.operation": "bulk_insert",
+        "hoodie.upsert.shuffle.parallelism": "200",
+    }
+    options = WriteOptions.parse(job, overwrite=False)
+    assert (options.name, options.operation, options.makes_tables) == ("drives", Operation.BULK_INSERT, True)
+    assert options.settings["hoodie.datasource.write.recordkey.field"] == "id", "for the table to be compared with"
+    read = ReadOptions.parse(
+        {"path": "/t", "hoodie.datasource.query.type": "read_optimized", "as.of.instant": "20261115100000000"}
+    )
+    assert (read.mode, read.as_of) == ("read_optimized", "20261115100000000")
+    with pytest.raises(InvalidRequestError, match="contradict each other"):
+        WriteOptions.parse({**job, "operation": "upsert"}, overwrite=False)
+    assert not WriteOptions.parse({"path": "/lake/trips"}, overwrite=False).makes_tables

@@ -9,7 +9,9 @@ __all__ = [
     "BUCKET_COUNT",
     "INDEX_DROP",
     "INDEX_TYPE",
+    "KEY_GENERATOR",
     "MAX_PARTITIONS",
+    "MERGE_MODE",
     "METADATA_ENABLE",
     "SORT_MODE",
     "WIDEN_TO_STRING",
@@ -25,3 +27,5 @@ BLOCKS_SPECULATION = "hoodie.block.writes.on.speculative.execution"
 SORT_MODE = "hoodie.bulkinsert.sort.mode"
 WIDEN_TO_STRING = "tablekeeper.schema.widen.to.string"
 INDEX_DROP = "tablekeeper.metadata.index.drop"
+KEY_GENERATOR = "hoodie.table.keygenerator.type"
+MERGE_MODE = "hoodie.record.merge.mode"

@@ -1,5 +1,8 @@
 """Every option a caller may pass, in one registry; an unknown one is refused with the nearest name.
 
+Settings of Java jobs that are no options (`config.java_keys`) are told apart: what they say about the table is left to
+be compared with it, and what has no meaning here is left to be named.
+
 Options carry Hudi's names where Hudi has one, so that settings of Java jobs can be reused as they
 are, and names that begin with `tablekeeper.` where it has none. Values are strings, as in Hudi.
 """
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from tablekeeper.config.archive_settings import ARCHIVE_OPTIONS
 from tablekeeper.config.clean_settings import CLEAN_OPTIONS
 from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
+from tablekeeper.config.java_keys import CLAIMS, IDLE, REFUSED, RENAMED, is_idle
 from tablekeeper.config.keys import (
     BLOCKS_SPECULATION,
     BUCKET_COUNT,
@@ -27,9 +31,9 @@ from tablekeeper.config.lifecycle_settings import LIFECYCLE_OPTIONS
 from tablekeeper.config.lock_settings import LOCK_OPTIONS
 from tablekeeper.config.metadata_settings import METADATA_OPTIONS
 from tablekeeper.config.service_options import SERVICE_OPTIONS
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
-__all__ = ["OPTIONS", "OptionKey", "Options"]
+__all__ = ["OPTIONS", "OptionKey", "Options", "is_known_option"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +179,40 @@ _LARGEST = 2**63 - 1
 
 
 class Options:
-    """The options of one table handle: what the caller gave, checked, over the defaults."""
+    """The options of one table handle: what the caller gave, checked, over the defaults.
+
+    `claims` are the settings among them that say what the table is, `idle` names those of Java's that have no meaning
+    here. Neither outlives `merged_over`: who opens a table looks at them.
+    """
 
     def __init__(self, given: Mapping[str, object] | None = None) -> None:
         self.given: dict[str, str] = {}
+        self.claims: dict[str, str] = {}
+        self.idle: list[str] = []
         if given is not None and not isinstance(given, Mapping):
             raise InvalidRequestError(f"options={given!r}: give values by name, {{{INDEX_TYPE!r}: 'BUCKET'}}.")
         for name, value in (given or {}).items():
-            if not isinstance(name, str) or name not in OPTIONS:
+            if not is_known_option(name):
                 raise InvalidRequestError(_unknown(str(name)))
             if not isinstance(value, str | bool | int | float):
                 raise InvalidRequestError(f"option {name}: {value!r} is no text, number or boolean.")
-            self.given[name] = str(value).lower() if isinstance(value, bool) else str(value)
-            self._parse(name, self.given[name])
+            self._take(name, str(value).lower() if isinstance(value, bool) else str(value))
+
+    def _take(self, name: str, text: str) -> None:
+        option = RENAMED.get(name, name)
+        if option in OPTIONS:
+            if self.given.get(option, text) != text:
+                raise InvalidRequestError(f"options {name} and {option} are one and differ. Leave one of them out.")
+            self._parse(option, text)
+            self.given[option] = text
+        if option in CLAIMS:
+            self.claims[name] = text
+        elif option in REFUSED:
+            refusal = REFUSED[option]
+            if text.strip().lower() not in ("", *(each.lower() for each in refusal.harmless)):
+                raise UnsupportedFeatureError(f"option {name}={text!r} is not supported. {refusal.instead}")
+        elif option not in OPTIONS:
+            self.idle.append(name)
 
     def merged_over(self, older: Options) -> Options:
         """These options, and those of `older` where these say nothing."""
@@ -225,7 +250,15 @@ class Options:
             raise InvalidRequestError(f"option {name}: {value!r} is not a valid {kind.__name__}") from error
 
 
+def is_known_option(name: object) -> bool:
+    """Whether it is an option, or a setting of Java's that is understood."""
+    return isinstance(name, str) and (
+        name in OPTIONS or name in RENAMED or name in CLAIMS or name in REFUSED or is_idle(name)
+    )
+
+
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.6)
+    names = [*OPTIONS, *CLAIMS, *RENAMED, *REFUSED, *(each for names in IDLE.values() for each in names)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]!r}?" if near else " See docs/configuration.md for the options there are."
     return f"unknown option {name!r}.{hint}"

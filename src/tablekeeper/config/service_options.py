@@ -13,12 +13,14 @@ __all__ = [
     "INCREMENTAL",
     "LOG_COMPACTION_KEYS",
     "NEW_FILE_BYTES",
+    "SERVICES_ENABLED",
     "SERVICE_OPTIONS",
     "ClusteringKeys",
     "CompactionKeys",
     "LogCompactionKeys",
 ]
 
+SERVICES_ENABLED = "hoodie.table.services.enabled"
 INCREMENTAL = "hoodie.table.services.incremental.enabled"
 NEW_FILE_BYTES = "hoodie.parquet.max.file.size"
 
@@ -157,6 +159,7 @@ _CLUSTERING: tuple[tuple[str, str | None, type, str], ...] = (
 )
 
 SERVICE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
+    (SERVICES_ENABLED, "true", bool, "Services after writes, where options ask for them; false turns all of them off."),
     (INCREMENTAL, "true", bool, "Plan table services from the partitions touched since the last plan, not from all."),
     *_COMPACTION,
     *_LOG_COMPACTION,

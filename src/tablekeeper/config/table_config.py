@@ -12,13 +12,30 @@ from dataclasses import dataclass, field
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 
-__all__ = ["CURRENT_VERSION", "MergeMode", "PartitionKind", "TableConfig", "TableType", "parse_table_config"]
+__all__ = [
+    "CURRENT_VERSION",
+    "MergeMode",
+    "PartitionKind",
+    "TableConfig",
+    "TableType",
+    "key_generator_type",
+    "parse_table_config",
+]
 
 CURRENT_VERSION = 9
 _READABLE_VERSIONS = (6, 8, 9)
 
 _EVENT_TIME_STRATEGY = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
 _COMMIT_TIME_STRATEGY = "ce9acb64-bde0-424c-9b91-f6ebba25356d"
+
+_GENERATORS = {
+    "Simple": "SIMPLE",
+    "Complex": "COMPLEX",
+    "TimestampBased": "TIMESTAMP",
+    "Custom": "CUSTOM",
+    "Nonpartitioned": "NON_PARTITION",
+    "GlobalDelete": "GLOBAL_DELETE",
+}
 
 
 class TableType(enum.Enum):
@@ -194,23 +211,19 @@ def _table_type(properties: Mapping[str, str], *, file: str) -> TableType:
         raise CorruptTableError(file=file, reason=f"hoodie.table.type is {text!r}") from error
 
 
+def key_generator_type(text: str) -> str | None:
+    """SIMPLE, COMPLEX, … for Java's name of a type or a class; None for one that is not known here."""
+    stem = text.rsplit(".", 1)[-1].removesuffix("KeyGenerator").removesuffix("Avro")
+    named = text.upper().removesuffix("_AVRO")
+    return named if named in _GENERATORS.values() else _GENERATORS.get(stem)
+
+
 def _key_generator(properties: Mapping[str, str]) -> str:
-    """SIMPLE, COMPLEX, …: named by type, or by class in older tables."""
+    """Named by type, or by class in older tables."""
     named = properties.get("hoodie.table.keygenerator.type")
     if named:
         return named.upper()
-    known = {
-        "Simple": "SIMPLE",
-        "Complex": "COMPLEX",
-        "TimestampBased": "TIMESTAMP",
-        "Custom": "CUSTOM",
-        "Nonpartitioned": "NON_PARTITION",
-        "NonpartitionedAvro": "NON_PARTITION",
-        "GlobalDelete": "GLOBAL_DELETE",
-    }
-    simple_name = properties.get("hoodie.table.keygenerator.class", "").rsplit(".", 1)[-1]
-    stem = simple_name.removesuffix("KeyGenerator").removesuffix("Avro")
-    return known.get(stem, "SIMPLE")
+    return key_generator_type(properties.get("hoodie.table.keygenerator.class", "")) or "SIMPLE"
 
 
 def _partition_fields(

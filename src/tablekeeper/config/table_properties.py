@@ -24,7 +24,9 @@ METADATA_PARTITIONS_KEY = "hoodie.table.metadata.partitions"
 METADATA_INFLIGHT_KEY = "hoodie.table.metadata.partitions.inflight"
 
 _KEPT_PREFIX = "hoodie.keygen.timebased."
-_TYPES = {"cow": TableType.COPY_ON_WRITE, "mor": TableType.MERGE_ON_READ}
+_TYPES = {"cow": TableType.COPY_ON_WRITE, "mor": TableType.MERGE_ON_READ} | {
+    kind.value.lower(): kind for kind in TableType
+}
 
 
 def new_table_properties(

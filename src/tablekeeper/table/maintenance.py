@@ -32,6 +32,7 @@ from tablekeeper.services.pending import PlanListing, load_plan_listing
 from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
 from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
+from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
 from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
@@ -417,7 +418,10 @@ class Maintenance(TableHandle):
         return ServiceFactory(environment, merged, self._load_schema(), partitions)
 
     def _merged(self, options: Mapping[str, object] | None) -> Options:
-        return Options(options).merged_over(self._options)
+        given = Options(options)
+        if given.claims or given.idle:
+            understood(given, self.config)
+        return given.merged_over(self._options)
 
     def _clean_settings(
         self,

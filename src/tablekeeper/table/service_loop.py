@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from tablekeeper.config.keys import AUTOMATIC_ARCHIVE, AUTOMATIC_CLEAN
 from tablekeeper.config.options import Options
+from tablekeeper.config.service_options import SERVICES_ENABLED
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError, PlanHeldError, TablekeeperError
 from tablekeeper.runtime import Periodic, Runtime
@@ -75,8 +76,10 @@ class InlineService:
 def inline_services(options: Options) -> tuple[InlineService, ...]:
     """Services that the options ask for after every write. Cleaning and archiving are among them only if asked for.
 
-    As in Java, those who ask for a service and for its plan get the service.
+    As in Java, those who ask for a service and for its plan get the service, and one option turns all of them off.
     """
+    if not options.flag(SERVICES_ENABLED):
+        return ()
     compaction, clustering = CompactionSettings.from_options(options), ClusteringSettings.from_options(options)
     asked = {
         "compaction": (compaction.inline, compaction.schedule_inline),

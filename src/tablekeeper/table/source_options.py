@@ -2,7 +2,8 @@
 
 Names are those of the arguments of `Table.read`, `Table.changes` and `Table.create`. Lists are written with
 commas. Hudi's settings go by their own names, and settings of the store by `storage.` and their name. An unknown
-name is refused, so that a misspelt option is never ignored.
+name is refused, so that a misspelt option is never ignored. Java's names for what to read and what to do count as ours;
+its names for what the table is go on to `Table.create` and `Table.open`, as do all of Hudi's settings.
 
 `CREATE TABLE … USING tablekeeper` hands over all that Spark's catalog knows about the new table: its owner, its
 comment, its properties, and the options that the user gave, once more with `option.` in front. `catalog_options`
@@ -15,9 +16,11 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tablekeeper.config.options import OPTIONS, Options
+from tablekeeper.config.java_keys import READ_NAMES, WRITE_NAMES, Claim
+from tablekeeper.config.options import Options, is_known_option
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import Operation
+from tablekeeper.table.claims import claimed_text
 
 __all__ = ["ReadOptions", "WriteOptions", "catalog_options"]
 
@@ -57,7 +60,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """From the texts given; `InvalidRequestError` names the first that is wrong."""
-        known, settings, storage = _sorted(given, _READ)
+        known, settings, storage = _sorted(_translated(given, READ_NAMES), _READ)
         options = cls(
             path=_path(known),
             columns=_names(known.get("columns")) or None,
@@ -87,23 +90,28 @@ class WriteOptions:
     key: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     ordering: tuple[str, ...] = ()
-    table_type: str = "mor"
+    table_type: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def makes_tables(self) -> bool:
+        """Whether it says enough for a table to be made."""
+        return bool(self.key or claimed_text(Options(self.settings).claims, Claim.KEY))
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
         """From the texts given and the save mode; `InvalidRequestError` names the first that is wrong."""
-        known, settings, storage = _sorted(given, _WRITE)
+        known, settings, storage = _sorted(_translated(given, WRITE_NAMES), _WRITE)
         path = _path(known)
         return cls(
             path=path,
             operation=_operation(known.get("operation"), overwrite=overwrite),
-            name=known.get("name") or path.rstrip("/").rpartition("/")[2],
+            name=known.get("name") or _claimed_name(settings) or path.rstrip("/").rpartition("/")[2],
             key=_names(known.get("key")),
             partition_by=_names(known.get("partition_by")),
             ordering=_names(known.get("ordering")),
-            table_type=known.get("table_type", "mor"),
+            table_type=known.get("table_type"),
             settings=settings,
             storage=storage,
         )
@@ -140,13 +148,31 @@ def _sorted(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[dict[str,
             known[name] = value
         elif name.startswith(_STORAGE):
             storage[name.removeprefix(_STORAGE)] = value
-        elif name in OPTIONS or "." in name:
+        elif is_known_option(name) or "." in name:
             settings[name] = value
         else:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
             raise InvalidRequestError(f"unknown option {name!r}. {hint}")
-    return known, Options(settings).given, storage
+    # Wrong ones are refused here and now, before a task of Spark's is started.
+    Options(settings)
+    return known, settings, storage
+
+
+def _translated(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """The options with Java's names for ours replaced; `InvalidRequestError` if both are given and differ."""
+    translated = {name: text for name, text in given.items() if name not in names}
+    for java, ours in names.items():
+        text = given.get(java)
+        if text is not None and translated.setdefault(ours, text) != text:
+            raise InvalidRequestError(
+                f"options {java}={text!r} and {ours}={translated[ours]!r} contradict each other. Leave one of them out."
+            )
+    return translated
+
+
+def _claimed_name(settings: Mapping[str, str]) -> str | None:
+    return claimed_text(Options(settings).claims, Claim.NAME)
 
 
 def _path(known: Mapping[str, str]) -> str:

@@ -9,17 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tablekeeper.config.concurrency_settings import ConcurrencySettings
 from tablekeeper.config.options import Options
-from tablekeeper.config.table_config import TableConfig, parse_table_config
-from tablekeeper.config.table_properties import new_table_properties
-from tablekeeper.config.write_settings import IndexKind, WriteSettings
+from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine, Frame, Progress
 from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.read.incremental import read_changes
 from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_schema
-from tablekeeper.record.evolution import storable_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.services.doctor import DoctorReport, DoctorSettings, examine_table, load_examination, mend_table
@@ -48,7 +44,8 @@ from tablekeeper.table.arguments import (
     checked_text,
     rows_reported,
 )
-from tablekeeper.table.creation import column_names, refuse_other_table, refuse_unfit_columns
+from tablekeeper.table.claims import understood
+from tablekeeper.table.creation import NewTable, plan_table, refuse_other_table
 from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
 from tablekeeper.table.maintenance import Maintenance
@@ -56,19 +53,17 @@ from tablekeeper.table.service_loop import InlineService, inline_services, run_i
 from tablekeeper.table.streaming import StreamRequest, load_batch_guard, start_stream
 from tablekeeper.table.times import Changes, load_window, next_cursor, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
-from tablekeeper.table.writer_options import load_writer_options, save_writer_options
+from tablekeeper.table.writer_options import forget_writer_options, load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.transition import create_timeline_directory
 from tablekeeper.txn.early_conflict import await_rival
 from tablekeeper.txn.locks import LockHolder
 from tablekeeper.txn.properties_file import (
-    PROPERTIES_FILE,
     create_properties,
     has_table,
     load_table_config,
     refuse_existing_table,
 )
-from tablekeeper.write.context import avro_schema_json
 from tablekeeper.write.operation import delete_partitions, execute_write
 from tablekeeper.write.results import WriteResult
 
@@ -90,12 +85,12 @@ class Table(Maintenance):
         cls,
         path: str | os.PathLike[str],
         *,
-        name: str,
+        name: str | None = None,
         schema: Any,
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
         partition_by: str | Sequence[str] | None = None,
         ordering: str | Sequence[str] | None = None,
-        table_type: str = "mor",
+        table_type: str | None = None,
         spark: Any = None,
         engine: str | None = None,
         options: Mapping[str, object] | None = None,
@@ -106,55 +101,44 @@ class Table(Maintenance):
         """Make a new table. With `if_not_exists` a table that is there is opened, if it is one like this.
 
         `key` identifies a row (inside its partition), `ordering` decides which of two versions of a row is the
-        newer one; without it, the one written later. `table_type` is "mor" (merge on read: updates go into logs)
-        or "cow" (copy on write: updates rewrite files). `options` are Hudi's names and are remembered for later
-        writers where they are about writing.
+        newer one; without it, the one written later. `table_type` is "mor" (merge on read: updates go into logs; the
+        default) or "cow" (copy on write: updates rewrite files). `options` go by Hudi's names and are remembered for
+        later writers where they are about writing; Java's names for the arguments count where those are not given.
         """
         checked_flags(if_not_exists=if_not_exists)
         chosen = choose_engine(spark=spark, engine=engine, runtime=runtime)
-        given = Options(options)
-        keys, partitions, order = (
-            column_names(role, value)
-            for role, value in (("key", key), ("partition_by", partition_by), ("ordering", ordering))
-        )
-        stored = storable_schema(chosen.arrow_schema(schema))
-        refuse_unfit_columns(stored, key=keys, partition_by=partitions, ordering=order)
-        settings = WriteSettings.from_options(given, key_fields=tuple(keys))
-        properties = new_table_properties(
-            name=checked_text("name", name),
-            table_type=checked_text("table_type", table_type),
-            keys=keys,
-            partitions=partitions,
-            ordering=order,
-            avro_schema=avro_schema_json(stored, table=name),
-            options=given,
-        )
-        config = parse_table_config(properties, file=PROPERTIES_FILE)
-        ConcurrencySettings.from_options(given.given).refuse_unfit_table(
-            table=name, is_mor=config.is_mor, has_buckets=settings.index is IndexKind.BUCKET
+        new = plan_table(
+            name=name,
+            schema=chosen.arrow_schema(schema),
+            key=key,
+            partition_by=partition_by,
+            ordering=ordering,
+            table_type=table_type,
+            options=options,
         )
         storage = open_storage(path, options=storage_options, runtime=runtime)
         if if_not_exists and has_table(storage):
-            return cls._open_alike(storage, chosen, given, wanted=config, runtime=runtime)
+            return cls._open_alike(storage, chosen, new, runtime=runtime)
         refuse_existing_table(storage)
         # Before the table is there: once others can see it, they must find its options too.
-        save_writer_options(storage, given)
-        create_timeline_directory(storage, config.timeline_directory)
+        kept = save_writer_options(storage, new.options)
+        create_timeline_directory(storage, new.config.timeline_directory)
         try:
-            create_properties(storage, properties)
+            create_properties(storage, {**new.properties, **kept})
         except InvalidRequestError:
             # Somebody else made the table since we looked.
+            forget_writer_options(storage, kept)
             if not if_not_exists:
                 raise
-            return cls._open_alike(storage, chosen, given, wanted=config, runtime=runtime)
-        return cls(storage, chosen, given, runtime=runtime)
+            return cls._open_alike(storage, chosen, new, runtime=runtime)
+        return cls(storage, chosen, new.options, runtime=runtime)
 
     @classmethod
-    def _open_alike(
-        cls, storage: Storage, engine: Engine, given: Options, *, wanted: TableConfig, runtime: Runtime
-    ) -> Table:
-        refuse_other_table(load_table_config(storage), wanted=wanted, path=storage.spec.uri)
-        return cls(storage, engine, given.merged_over(load_writer_options(storage)), runtime=runtime)
+    def _open_alike(cls, storage: Storage, engine: Engine, new: NewTable, *, runtime: Runtime) -> Table:
+        config = load_table_config(storage)
+        refuse_other_table(config, wanted=new.config, path=storage.spec.uri)
+        given = understood(new.options, config)
+        return cls(storage, engine, given.merged_over(load_writer_options(storage, config)), runtime=runtime)
 
     @classmethod
     def exists(
@@ -185,8 +169,8 @@ class Table(Maintenance):
         """
         chosen = choose_engine(spark=spark, engine=engine, runtime=runtime, progress=progress)
         storage = open_storage(path, options=storage_options, runtime=runtime)
-        load_table_config(storage)
-        merged = Options(options).merged_over(load_writer_options(storage))
+        config = load_table_config(storage)
+        merged = understood(Options(options), config).merged_over(load_writer_options(storage, config))
         return cls(storage, chosen, merged, runtime=runtime)
 
     @property

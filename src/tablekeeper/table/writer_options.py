@@ -3,27 +3,41 @@
 Hudi stores nothing about the index in a table's properties; a writer that guessed wrong would make duplicate
 rows. What `Table.create` was given is therefore kept in a folder of ours that Java ignores.
 
+Of several who make a table at the same time, the properties file of one becomes the table. Each keeps its options in a
+file of its own, named after its content, and the properties name the file that counts; in tables of older releases,
+which name none, it is `writer.properties`.
+
 Whoever can write to a table can change that file, so that nothing in it may run code: a strategy named by its Python
 path counts only in the options that a caller gives.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from tablekeeper.config.options import OPTIONS, Options
 from tablekeeper.config.service_options import CLUSTERING_KEYS, COMPACTION_KEYS
+from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.properties import decode_properties, encode_properties
 from tablekeeper.services.clustering_strategies import CLUSTERING_STRATEGIES
 from tablekeeper.services.compaction_strategies import COMPACTION_STRATEGIES
 from tablekeeper.services.strategies import StrategyRegistry
 from tablekeeper.storage import Storage
+from tablekeeper.txn.properties_file import load_table_config
 
-__all__ = ["load_writer_options", "save_writer_options"]
+__all__ = ["WRITER_OPTIONS_KEY", "forget_writer_options", "load_writer_options", "save_writer_options"]
 
-_FILE = ".hoodie/.tablekeeper/writer.properties"
+WRITER_OPTIONS_KEY = "tablekeeper.writer.options"
+"""The property that names the file."""
+
+_DIRECTORY = ".hoodie/.tablekeeper"
+_OLD_FILE = f"{_DIRECTORY}/writer.properties"
+_MARK = re.compile("[0-9a-f]{16}")
 _LOG = logging.getLogger(__name__)
 _STRATEGIES: dict[str, StrategyRegistry[Any]] = {
     COMPACTION_KEYS.strategy: COMPACTION_STRATEGIES,
@@ -31,28 +45,48 @@ _STRATEGIES: dict[str, StrategyRegistry[Any]] = {
 }
 
 
-def save_writer_options(storage: Storage, options: Options) -> None:
-    """Remember `options` of a table that is being made, in place of those that a failed attempt may have left."""
-    storage.put(_FILE, encode_properties(options.given))
+def save_writer_options(storage: Storage, options: Options) -> dict[str, str]:
+    """Keep `options` of a table that is being made; what its properties have to say so that they count."""
+    if not options.given:
+        return {}
+    content = encode_properties(options.given)
+    mark = hashlib.sha256(content).hexdigest()[:16]
+    storage.put(_file(mark), content)
+    return {WRITER_OPTIONS_KEY: mark}
 
 
-def load_writer_options(storage: Storage) -> Options:
+def forget_writer_options(storage: Storage, kept: Mapping[str, str]) -> None:
+    """Delete what `save_writer_options` kept for a table that somebody else made, unless it is what that one keeps."""
+    mark = kept.get(WRITER_OPTIONS_KEY)
+    if mark is not None and load_table_config(storage).properties.get(WRITER_OPTIONS_KEY) != mark:
+        storage.delete(_file(mark))
+
+
+def load_writer_options(storage: Storage, config: TableConfig | None = None) -> Options:
     """What was remembered, but for options of a newer release and strategies that would have to be imported."""
+    mark = (config or load_table_config(storage)).properties.get(WRITER_OPTIONS_KEY)
+    file = _OLD_FILE if mark is None or not _MARK.fullmatch(mark) else _file(mark)
     try:
-        kept = decode_properties(storage.read(_FILE), file=_FILE)
+        kept = decode_properties(storage.read(file), file=file)
     except NotFoundError:
         return Options()
-    return Options({name: value for name, value in kept.items() if name in OPTIONS and _is_harmless(name, value)})
+    return Options(
+        {name: value for name, value in kept.items() if name in OPTIONS and _is_harmless(name, value, file=file)}
+    )
 
 
-def _is_harmless(option: str, value: str) -> bool:
+def _file(mark: str) -> str:
+    return f"{_DIRECTORY}/writer-{mark}.properties"
+
+
+def _is_harmless(option: str, value: str, *, file: str) -> bool:
     registry = _STRATEGIES.get(option)
     if registry is None or all(registry.knows(name) for name in value.split(",") if name.strip()):
         return True
     _LOG.warning(
         "%s: the table remembers %s=%r, a class of somebody's own, which is not imported on its word. Pass the option "
         "yourself to use it; until then the default counts.",
-        _FILE,
+        file,
         option,
         value,
     )
