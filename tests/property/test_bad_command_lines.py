@@ -123,7 +123,7 @@ def refuse_tracebacks(words: list[str]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_command_line_ends_in_a_traceback(tables: TableBuilder, command: tuple[str, ...]) -> None:
-    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=5, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def attempt(data: st.DataObject) -> None:
         words = typed(data, COMMANDS[command])
@@ -138,7 +138,7 @@ def test_no_command_line_ends_in_a_traceback(tables: TableBuilder, command: tupl
 @pytest.mark.parametrize(
     "words", [[], ["nonsense"], ["--nonsense"], ["show"], ["show", "a", "b"], ["service"], ["timeline", "x", "--limit"]]
 )
-def test_a_wrong_call_shows_the_usage(words: list[str]) -> None:
+def test_a_wrong_call_shows_the_usage_or_the_error(words: list[str]) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2 or (not words and result.exit_code == 0)
-    assert "Usage" in result.output
+    assert "Usage" in result.output or "Error" in result.output

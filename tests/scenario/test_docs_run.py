@@ -180,15 +180,6 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     run_page(page, Lake(tmp_path, page.name), monkeypatch)
 
 
-@pytest.mark.parametrize("name", SPARK_PAGES)
-def test_the_code_of_a_page_about_spark_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
-) -> None:
-    (page,) = [page for page in PAGES if page.name == name]
-    run_page(page, Lake(tmp_path, page.name, spark), monkeypatch)
-    spark.sql("DROP TABLE IF EXISTS trips")
-
-
 def test_every_block_says_what_it_is() -> None:
     odd = [f"{each.page}:{each.line}" for page in PAGES for each in blocks(page) if each.language not in RUNNABLE]
     assert odd == []
