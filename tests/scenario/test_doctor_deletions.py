@@ -12,6 +12,9 @@ from typer.testing import CliRunner
 import tablekeeper as tk
 from tablekeeper.cli.main import app
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.services.doctor.explained import without_unsafe_repairs
+from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
+from tablekeeper.services.doctor.view import DoctorSettings, load_view
 from tablekeeper.txn.properties_file import change_properties
 from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, World
 from tests.support.table_builder import trips
@@ -137,6 +140,22 @@ def test_nothing_behind_a_link_is_deleted(local: tuple[tk.Table, str], tmp_path:
     assert "symbolic link" in report.findings[0].advice
     assert stray.read_bytes() == b"of somebody else"
     assert stray.is_symlink() == (linked == "file")
+
+
+@pytest.mark.parametrize("kind", [RepairKind.ROLL_BACK, RepairKind.FINISH_ROLLBACK, RepairKind.FINISH_CLEAN])
+@pytest.mark.parametrize("is_linked", [False, True], ids=["directory", "link"])
+def test_rollbacks_and_cleans_are_not_executed_where_a_partition_is_a_link(
+    local: tuple[tk.Table, str], tmp_path: Path, kind: RepairKind, is_linked: bool
+) -> None:
+    table, instant = local
+    if is_linked:
+        (tmp_path / "t" / "sf").rename(tmp_path / "outside")
+        (tmp_path / "t" / "sf").symlink_to(tmp_path / "outside")
+    view = load_view(table._load_environment(), DoctorSettings())
+    found = Finding("dead-write", Severity.WARNING, instant, "It died.", "Roll it back.", repair=Repair(kind, instant))
+    (left,) = without_unsafe_repairs(view, [found])
+    assert (left.repair is None) == is_linked
+    assert ("symbolic link" in left.advice) == is_linked
 
 
 def test_the_command_lists_what_it_deletes(local: tuple[tk.Table, str], tmp_path: Path) -> None:

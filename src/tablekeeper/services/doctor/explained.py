@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.base_file import decode_base_name
@@ -27,6 +28,17 @@ __all__ = ["check_timeline_is_there", "load_rolled_back", "without_unsafe_repair
 _LOST_TIMELINE = "implausible-timeline"
 _UNDOING = frozenset({Action.ROLLBACK, Action.RESTORE})
 _HOODIE = ".hoodie"
+_EXECUTED = frozenset(
+    {
+        RepairKind.FINISH_RESTORE,
+        RepairKind.FINISH_ROLLBACK,
+        RepairKind.ROLL_BACK,
+        RepairKind.ROLL_BACK_ATTEMPT,
+        RepairKind.REMOVE_PLAN,
+        RepairKind.FINISH_CLEAN,
+    }
+)
+"""Repairs that execute a plan, which says itself what is deleted."""
 
 
 def check_timeline_is_there(view: TableView) -> Iterator[Finding]:
@@ -71,6 +83,8 @@ def without_unsafe_repairs(view: TableView, findings: Iterable[Finding]) -> Iter
     spec = view.environment.storage.spec
     is_lost = any(finding.kind == _LOST_TIMELINE for finding in found)
     is_linked = bool(find_linked(spec, [_HOODIE]))
+    # Asked only where a rollback or a clean is to be executed: every file of the table is looked at.
+    is_any_linked = cache(lambda: bool(find_linked(spec, (file.path for file in view.files))))
     for finding in found:
         repair = finding.repair
         if repair is None:
@@ -84,6 +98,9 @@ def without_unsafe_repairs(view: TableView, findings: Iterable[Finding]) -> Iter
             advice = f"{finding.advice} {len(linked)} of them lie behind a symbolic link and are left alone."
             mended = replace(repair, paths=kept) if kept else None
             yield replace(finding, repair=mended, advice=advice) if linked else finding
+        elif repair.kind in _EXECUTED and is_any_linked():
+            advice = f"{finding.advice} A directory of the table is a symbolic link, and what it deletes may lie there."
+            yield replace(finding, repair=None, advice=advice)
         else:
             yield finding
 
