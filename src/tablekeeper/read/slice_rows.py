@@ -31,6 +31,9 @@ __all__ = ["SliceMerge", "SliceTask", "open_base_file", "read_row_group", "read_
 _COMMIT_TIME = "_hoodie_commit_time"
 _MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
 
+_DAMAGE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, OSError, UnicodeDecodeError)
+"""What Arrow raises for bytes that are no Parquet."""
+
 
 @dataclass(frozen=True, slots=True)
 class SliceTask:
@@ -154,15 +157,18 @@ def open_base_file(
     is_local = store.storage.spec.uri.startswith(("file:", "memory:"))
     try:
         stream = store.storage.open_input(base.path)
-        return pq.ParquetFile(
+        opened = pq.ParquetFile(
             stream,
             pre_buffer=not is_local,
             read_dictionary=sorted(dictionaries),
             page_checksum_verification=verifies_pages,
         )
+        # Damaged names of columns are found out here, and not where somebody asks for them.
+        _ = opened.schema_arrow.names
+        return opened
     except NotFoundError as error:
         raise vanished_file(base.path) from error
-    except (pa.ArrowInvalid, OSError) as error:
+    except _DAMAGE as error:
         raise CorruptTableError(file=base.path, reason=f"not a readable Parquet file ({error})") from error
 
 
@@ -170,7 +176,7 @@ def read_row_group(opened: pq.ParquetFile, number: int, *, columns: list[str], f
     """Columns of one row group of the base file `file`; damage is reported with the file's name."""
     try:
         return opened.read_row_group(number, columns=columns, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
+    except _DAMAGE as error:
         raise CorruptTableError(file=file, reason=f"row group {number} does not decode ({error})") from error
 
 
