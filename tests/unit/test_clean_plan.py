@@ -316,7 +316,8 @@ def scope_of(
     timeline: Iterable[Instant], settings: CleanSettings, earliest: int | None, clean: LastClean | None
 ) -> tuple[list[int] | None, str]:
     first = None if earliest is None else done(earliest)
-    scope = plan_scope(Timeline.of(timeline), settings, earliest=first, last=clean)
+    known = Timeline.of(timeline, archive=lambda: RequestedTime(at(4)))
+    scope = plan_scope(known, settings, earliest=first, last=clean)
     found = None if scope.instants is None else [int(i.requested_at.value[8:]) for i in scope.instants]
     return found, scope.reason
 

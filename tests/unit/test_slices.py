@@ -47,11 +47,13 @@ def slices(
     as_of: int | None = None,
     replaced: Mapping[str, int] | None = None,
     archived: Mapping[int, int] | None = None,
+    archived_until: int | None = None,
 ) -> dict[str, list[tuple[int, bool, list[int]]]]:
     """For each group its slices, newest first: base instant, whether there is a base file, instants of the logs."""
     known = {RequestedTime(at(i)): CompletionTime(at(c)) for i, c in (archived or {}).items()}
+    reach = RequestedTime(at(archived_until)) if archived_until is not None else None
     rules = SliceRules(
-        timeline=Timeline.of(timeline),
+        timeline=Timeline.of(timeline, archive=lambda: reach),
         version=version,
         as_of=RequestedTime(at(as_of)) if as_of is not None else None,
         replaced={FileGroupId("p", group): RequestedTime(at(when)) for group, when in (replaced or {}).items()},
@@ -119,17 +121,39 @@ def test_files_of_pending_instants_are_invisible(state: State) -> None:
 
 
 def test_files_of_instants_that_left_the_timeline_are_invisible_unless_they_are_older_than_it() -> None:
-    assert slices([base(3), base(7, H)], [done(5), done(9)]) == {G: [(3, True, [])]}
+    assert slices([base(3), base(7, H)], [done(5), done(9)], archived_until=3) == {G: [(3, True, [])]}
+
+
+def test_files_older_than_the_timeline_are_invisible_where_the_archive_does_not_reach_them() -> None:
+    assert slices([base(3), base(4, H)], [done(5), done(9)]) == {}
+    assert slices([base(3), base(4, H)], [done(5), done(9)], archived_until=3) == {G: [(3, True, [])]}
+    # An archive that died had written what it was about to remove.
+    assert slices([base(3), base(7, H)], [done(5), done(9)], archived_until=8) == {G: [(3, True, [])]}
+
+
+def test_the_archive_is_asked_only_about_instants_older_than_the_timeline_and_only_once() -> None:
+    asked: list[None] = []
+
+    def reach() -> RequestedTime:
+        asked.append(None)
+        return RequestedTime(at(3))
+
+    timeline = Timeline.of([done(5), done(9)], archive=reach)
+    assert [timeline.is_completed(RequestedTime(at(number))) for number in (5, 6, 9, 10)] == [True, False, True, False]
+    assert not asked
+    assert [timeline.is_completed(RequestedTime(at(number))) for number in (2, 3, 4)] == [True, True, False]
+    assert len(asked) == 1
 
 
 def test_a_pending_write_at_the_start_of_the_timeline_does_not_make_its_own_files_visible() -> None:
-    assert slices([base(3), base(2, H)], [pending(3), done(5)]) == {H: [(2, True, [])]}
+    assert slices([base(3), base(2, H)], [pending(3), done(5)], archived_until=4) == {H: [(2, True, [])]}
 
 
 def test_a_savepoint_holds_no_place_at_the_start_of_the_timeline() -> None:
     savepoint = Instant(RequestedTime(at(1)), Action.SAVEPOINT, State.COMPLETED, CompletionTime(at(9)))
     # Instants between the savepointed commit and the rest are archived.
-    assert slices([base(1), base(3, H)], [done(1), savepoint, done(5)]) == {G: [(1, True, [])], H: [(3, True, [])]}
+    found = slices([base(1), base(3, H)], [done(1), savepoint, done(5)], archived_until=4)
+    assert found == {G: [(1, True, [])], H: [(3, True, [])]}
 
 
 def test_a_pending_compaction_changes_nothing() -> None:
@@ -158,14 +182,14 @@ def test_a_replaced_group_is_hidden_from_its_replacement_on() -> None:
 def test_an_archived_log_under_a_newer_base_file_is_placed_by_its_archived_completion() -> None:
     timeline = [done(9), done(20)]
     files = [base(1), log(3), base(5)]
-    assert slices(files, timeline, archived={3: 4}) == {G: [(5, True, []), (1, True, [3])]}
-    assert slices(files, timeline, archived={3: 6}) == {G: [(5, True, [3]), (1, True, [])]}
+    assert slices(files, timeline, archived={3: 4}, archived_until=5) == {G: [(5, True, []), (1, True, [3])]}
+    assert slices(files, timeline, archived={3: 6}, archived_until=5) == {G: [(5, True, [3]), (1, True, [])]}
     # Not in the history either: it is taken to have completed at once.
-    assert slices(files, timeline) == {G: [(5, True, []), (1, True, [3])]}
+    assert slices(files, timeline, archived_until=5) == {G: [(5, True, []), (1, True, [3])]}
 
 
 def test_an_archived_log_on_the_newest_base_file_needs_no_history() -> None:
-    assert slices([base(1), log(3)], [done(9)]) == {G: [(1, True, [3])]}
+    assert slices([base(1), log(3)], [done(9)], archived_until=8) == {G: [(1, True, [3])]}
 
 
 def test_in_version_6_the_name_of_a_log_holds_its_base_instant() -> None:

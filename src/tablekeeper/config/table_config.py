@@ -126,6 +126,11 @@ class TableConfig:
         return "files" in self.metadata_partitions
 
     @property
+    def old_history_directory(self) -> str:
+        """Where the archived timeline of a table lies, or lay, that is or was older than version 8."""
+        return ".hoodie/" + (self.properties.get("hoodie.archivelog.folder") or "archived")
+
+    @property
     def may_have_old_log_names(self) -> bool:
         """True if logs may be named after the base file below them: the table is, or began, older than version 8."""
         began_as = self.properties.get("hoodie.table.initial.version", "")

@@ -270,7 +270,8 @@ def _as_of_completion(timeline: Timeline, commit: Instant) -> Timeline:
         )
         return replace(instant, state=State.INFLIGHT, completed_at=None) if is_later else instant
 
-    return Timeline.of(back_then(i) for i in timeline if i.action is not Action.SAVEPOINT)
+    then = (back_then(i) for i in timeline if i.action is not Action.SAVEPOINT)
+    return Timeline.of(then, archive=timeline.archive)
 
 
 def _approve_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> Instant:

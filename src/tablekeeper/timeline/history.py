@@ -36,12 +36,14 @@ __all__ = [
     "archived_completions",
     "find_archived",
     "iterate_history",
+    "load_archive_reach",
     "load_archived_content",
     "load_history",
     "load_history_snapshot",
 ]
 
 _ATTEMPTS = 3
+_UNBOUNDED = RequestedTime("99999999999999999")
 T = TypeVar("T")
 _Identity = tuple[RequestedTime, Action]
 
@@ -64,6 +66,21 @@ class HistorySnapshot:
 
     def path_of(self, file: HistoryFile) -> str:
         return join_path(self.directory, file.name)
+
+
+def load_archive_reach(storage: Storage, config: TableConfig) -> RequestedTime | None:
+    """A time after which nothing has been archived; None if nothing has been at all. One listing of names.
+
+    Names of files are enough, those of an archive that died included: their instants are on the active timeline still.
+    An archive in the format of version 6 is not read here. Where there is one it counts as reaching everything.
+    """
+    if config.version >= 8:
+        names = (decode_history_name(name) for name in storage.list_names(config.history_directory))
+        newest = max((RequestedTime(name.max_instant) for name in names if name is not None), default=None)
+        # The upgrade of a table brings its archive along, unless that failed, which it only logs.
+        if newest is not None or not config.may_have_old_log_names:
+            return newest
+    return _UNBOUNDED if storage.list_names(config.old_history_directory) else None
 
 
 def load_history_snapshot(storage: Storage, directory: str) -> HistorySnapshot:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -24,7 +24,7 @@ from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_wr
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import Storage
-from tablekeeper.timeline.history import load_archived_content
+from tablekeeper.timeline.history import load_archive_reach, load_archived_content
 from tablekeeper.timeline.timeline import Timeline
 
 __all__ = [
@@ -65,7 +65,8 @@ def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     ]
     if any(instant.completed_at is None and instant.state is State.COMPLETED for instant, _ in listed):
         listed = _listed_with_times(storage, config)
-    return Timeline.of([instant for instant, _ in _without_archived(storage, listed)])
+    instants = [instant for instant, _ in _without_archived(storage, listed)]
+    return Timeline.of(instants, archive=partial(load_archive_reach, storage, config))
 
 
 def load_newest_time(storage: Storage, config: TableConfig) -> str:

@@ -6,13 +6,16 @@ ordered by requested time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime
 
-__all__ = ["Timeline", "latest_states"]
+__all__ = ["ArchiveReach", "Timeline", "latest_states"]
+
+ArchiveReach = Callable[[], RequestedTime | None]
+"""The newest instant that the archived timeline may hold; None if nothing has been archived."""
 
 _WRITE_ACTIONS = frozenset(
     {
@@ -38,21 +41,27 @@ def latest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     return tuple(sorted(latest.values(), key=lambda i: (i.requested_at.order, i.action.value)))
 
 
+def _nothing_archived() -> RequestedTime | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """The active timeline. Everything older than its first write instant has been archived.
+    """The active timeline. What is older than its first write instant has been archived, as far as the archive reaches.
 
     `log_compactions` are requested times of log compactions, also of completed ones, which are delta commits by then.
+    `archive` is asked when an instant turns up that is older than all of these, and only then.
     """
 
     instants: tuple[Instant, ...] = ()
     log_compactions: frozenset[RequestedTime] = frozenset()
+    archive: ArchiveReach = field(default=_nothing_archived, compare=False, repr=False)
 
     @classmethod
-    def of(cls, instants: Iterable[Instant]) -> Timeline:
+    def of(cls, instants: Iterable[Instant], *, archive: ArchiveReach = _nothing_archived) -> Timeline:
         known = tuple(instants)
         compactions = frozenset(i.requested_at for i in known if i.action is Action.LOG_COMPACTION)
-        return cls(latest_states(known), compactions)
+        return cls(latest_states(known), compactions, archive)
 
     def __iter__(self) -> Iterator[Instant]:
         return iter(self.instants)
@@ -91,7 +100,7 @@ class Timeline:
 
     @cached_property
     def first_active_write(self) -> RequestedTime | None:
-        """The oldest write that is not savepointed: writes before it are archived, and so completed.
+        """The oldest write that is not savepointed: completed writes before it are archived.
 
         Where all of them are savepointed, as a restore leaves them, it is the newest: what a write after it would have
         as archived before it is so without that write too.
@@ -100,6 +109,14 @@ class Timeline:
         writes = [i.requested_at for i in self.instants if i.action in _WRITE_ACTIONS]
         newest = writes[-1] if writes else None
         return next((requested_at for requested_at in writes if requested_at not in savepoints), newest)
+
+    @cached_property
+    def _archived_until(self) -> RequestedTime | None:
+        return self.archive()
+
+    def without(self, requested_at: RequestedTime) -> Timeline:
+        """The same without the action requested at this time."""
+        return replace(self, instants=tuple(i for i in self.instants if i.requested_at != requested_at))
 
     def find(self, requested_at: RequestedTime) -> Instant | None:
         """The instant requested at this time; the write itself where a savepoint shares the time."""
@@ -112,8 +129,14 @@ class Timeline:
         return self._completions.get(requested_at)
 
     def is_archived(self, requested_at: RequestedTime) -> bool:
-        """True if the time lies before the active timeline: its action completed and was archived."""
-        return self.first_active_write is not None and requested_at < self.first_active_write
+        """True if the time lies before the active timeline and the archive reaches it: its action was archived.
+
+        A write that died before the first one that completed is older than the active timeline too, and was never
+        archived.
+        """
+        if self.first_active_write is None or requested_at >= self.first_active_write:
+            return False
+        return self._archived_until is not None and requested_at <= self._archived_until
 
     def has_lost(self, earlier: Timeline) -> bool:
         """Whether a completed write of `earlier` has left, taken back or archived, or a pending one may have been.

@@ -133,8 +133,7 @@ def begin_write(
         with suppress(StorageError):
             fence_attempts(storage, requested_at)
         raise
-    others = Timeline(tuple(instant for instant in timeline if instant.requested_at != requested_at))
-    return OpenWrite(inflight, operation, others, heartbeat, attempt)
+    return OpenWrite(inflight, operation, timeline.without(requested_at), heartbeat, attempt)
 
 
 def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups: Iterable[FileGroupId]) -> None:

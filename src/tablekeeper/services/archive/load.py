@@ -16,6 +16,7 @@ from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, St
 from tablekeeper.services.archive.plan import ActiveAction, ArchiveView, MetadataState, RetainedByClean
 from tablekeeper.storage import FileInfo, Storage
 from tablekeeper.timeline import Timeline, format_time, instant_path
+from tablekeeper.timeline.history import load_archive_reach
 from tablekeeper.timeline.metadata_layout import load_metadata_timeline, metadata_config
 from tablekeeper.txn.environment import TableEnvironment
 
@@ -109,7 +110,7 @@ def _load_actions(storage: Storage, config: TableConfig) -> tuple[Timeline, tupl
     dated = [_dated(instant, file, config) for group in groups.values() for instant, file in group]
     actions = [_active_action(group, config) for group in groups.values() if any(i.is_completed for i, _ in group)]
     actions.sort(key=lambda action: (action.instant.requested_at.order, action.instant.action.value))
-    return Timeline.of(dated), tuple(actions)
+    return Timeline.of(dated, archive=partial(load_archive_reach, storage, config)), tuple(actions)
 
 
 def _dated(instant: Instant, file: FileInfo, config: TableConfig) -> Instant:

@@ -318,7 +318,8 @@ def _with_compaction(state: MetadataState, completed: Instant, stats: Sequence[W
     for stat in stats:
         file = FileInfo(join_path(METADATA_DIRECTORY, stat.path), stat.size, 0)
         listings[stat.group.partition] = [*listings[stat.group.partition], file]
-    return replace(state, timeline=Timeline.of([*state.timeline, completed]), listings=listings)
+    timeline = Timeline.of([*state.timeline, completed], archive=state.timeline.archive)
+    return replace(state, timeline=timeline, listings=listings)
 
 
 def _plan_of(merge: Merge) -> CompactionPlan:
