@@ -64,6 +64,10 @@ class HistorySnapshot:
         """Files that may hold instants from `first` to `last`."""
         return tuple(file for file in self.files if _range_of(file).overlaps(first, last))
 
+    def reaches_back_to(self, time: RequestedTime) -> bool:
+        """Whether instants of that time and before were archived here: what is not in it was not archived at all."""
+        return any(RequestedTime(_range_of(file).min_instant) <= time for file in self.files)
+
     def path_of(self, file: HistoryFile) -> str:
         return join_path(self.directory, file.name)
 

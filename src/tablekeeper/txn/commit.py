@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tablekeeper.errors import ConflictError, FencedError, StorageError
+from tablekeeper.errors import ConflictError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.model import (
     Action,
@@ -46,7 +46,8 @@ from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time, time_after
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
 from tablekeeper.txn.last_look import confirm_completed
-from tablekeeper.txn.markers import delete_markers
+from tablekeeper.txn.late_files import sweep_late_files
+from tablekeeper.txn.markers import Marker, delete_markers, load_markers
 from tablekeeper.txn.rivals import NothingUnseen, Rivals, Unseen
 
 _LOG = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ def commit_write(
         rivals.refuse_unseen(news)
         waited.pause(unannounced)
     write.heartbeat.stop(is_completed=True)
-    _discard_markers(environment, write)
+    _discard_markers(environment, write, metadata)
     return Committed(instant, held.lease.held_s)
 
 
@@ -333,10 +334,20 @@ def refuse_during_restore(environment: TableEnvironment, timeline: Timeline, ins
         )
 
 
-def _discard_markers(environment: TableEnvironment, write: OpenWrite) -> None:
+def _discard_markers(environment: TableEnvironment, write: OpenWrite, metadata: CommitMetadata) -> None:
     """The commit has landed: markers that cannot be deleted now are litter, not a failure."""
+    storage, instant = environment.storage, write.inflight.requested_at.value
     try:
-        delete_markers(environment.storage, instant=write.inflight.requested_at.value)
-        fence_attempts(environment.storage, write.inflight.requested_at)
-    except StorageError as error:
+        # The heartbeat has ended: a repeated task whose file is not there yet finds that out, unless it dies.
+        if not storage.has_scopes and _names_more(load_markers(storage, instant=instant), metadata):
+            sweep_late_files(environment, instants=(instant,))
+        else:
+            delete_markers(storage, instant=instant)
+        fence_attempts(storage, write.inflight.requested_at)
+    except (FencedError, LockNotAcquiredError, StorageError) as error:
         _LOG.warning("instant %s: its markers were left behind: %s", write.inflight.requested_at, error)
+
+
+def _names_more(markers: Iterable[Marker], metadata: CommitMetadata) -> bool:
+    """Whether there are markers of files that the commit does not name."""
+    return not {marker.path for marker in markers} <= {stat.path for stat in metadata.stats}

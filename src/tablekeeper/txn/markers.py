@@ -29,6 +29,7 @@ __all__ = [
     "load_marked_groups",
     "load_marked_instants",
     "load_markers",
+    "load_newest_marker_ms",
 ]
 
 _ROOT = ".hoodie/.temp"
@@ -108,6 +109,11 @@ def load_marked_groups(storage: Storage, *, instant: str) -> frozenset[FileGroup
 def load_marked_instants(storage: Storage) -> list[str]:
     """Instants that have a marker directory, sorted."""
     return storage.list_directories(_ROOT)
+
+
+def load_newest_marker_ms(storage: Storage, *, instant: str) -> int:
+    """When the last marker of `instant` was written, in epoch milliseconds; 0 if it has none."""
+    return max((info.modified_ms for info in storage.walk(join_path(_ROOT, instant))), default=0)
 
 
 def delete_markers(storage: Storage, *, instant: str) -> None:

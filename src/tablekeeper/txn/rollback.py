@@ -48,6 +48,7 @@ from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.last_look import confirm_completed
+from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import delete_markers, load_markers
 from tablekeeper.txn.metadata_sync import remove_metadata_update
 from tablekeeper.txn.properties_file import load_table_config
@@ -336,7 +337,9 @@ def _find_or_request(
 def _delete_and_finish(environment: TableEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
     environment.storage.delete_many(begun.files)
     with environment.locked() as held:
-        return _finish(held, begun, before_publish)
+        outcome = _finish(held, begun, before_publish)
+    sweep_late_files(environment)
+    return outcome
 
 
 def _finish(held: LockedEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
@@ -385,7 +388,9 @@ def _remove_target(
 
     Among them the latest state goes first: no earlier one stands there as if work were still to come.
     """
-    delete_markers(environment.storage, instant=target.requested_at.value)
+    # Where nothing stops a task that sleeps now, its markers stay until `sweep_late_files` has seen to its files.
+    if keeps_plan or environment.storage.has_scopes:
+        delete_markers(environment.storage, instant=target.requested_at.value)
     if not keeps_heartbeat:
         fence_attempts(environment.storage, target.requested_at)
         delete_heartbeat(environment.storage, target.requested_at)

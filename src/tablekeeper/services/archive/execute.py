@@ -35,7 +35,7 @@ from tablekeeper.timeline.history_writer import MergeLimits, append_history, cle
 from tablekeeper.timeline.metadata_layout import metadata_config
 from tablekeeper.timeline.transition import remove_archived_files
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.markers import delete_markers, load_marked_instants
+from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["execute_archive", "explain_archive"]
@@ -73,6 +73,8 @@ def execute_archive(environment: TableEnvironment, settings: ArchiveSettings) ->
     clock = environment.runtime.clock
     begun_s = clock.monotonic_s()
     target = _table_target(environment, settings)
+    # Before the archive reaches them: from then on readers would take late files of a failed write for committed.
+    sweep_late_files(environment)
     result = _archive(environment, target)
     if target.config.has_metadata_table:
         of_metadata = _archive(environment, _metadata_target(environment, target.config, settings))
@@ -195,8 +197,6 @@ def _move(held: LockedEnvironment, target: _Target, draft: _Draft) -> ArchiveRes
         pending=[file for action in actions for file in action.pending_files],
         completed=[file for action in actions for file in action.completed_files],
     )
-    if target.is_table:
-        _remove_markers(held, actions)
     held.lease.check()
     merged = merge_history(storage, snapshot, MergeLimits(settings.merge_files, settings.merge_max_bytes))
     clean_history(storage, merged, manifests_kept=settings.manifests_kept + merged.version - snapshot.version)
@@ -224,13 +224,6 @@ def _known_in_history(
         return frozenset()
     found = load_history(environment.storage, config, first=times[0], last=times[-1], with_contents=False)
     return frozenset(_key(archived.instant) for archived in found)
-
-
-def _remove_markers(environment: TableEnvironment, actions: Sequence[ActiveAction]) -> None:
-    """Markers that a write could not delete after its commit would outlive their instant."""
-    archived = {action.instant.requested_at.value for action in actions}
-    for instant in archived.intersection(load_marked_instants(environment.storage)):
-        delete_markers(environment.storage, instant=instant)
 
 
 def _with_files(result: ArchiveResult, snapshots: Sequence[HistorySnapshot]) -> ArchiveResult:

@@ -29,6 +29,7 @@ from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, complete_instant, load_timeline
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.last_look import confirm_completed
+from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.metadata_step import sync_clean
 
 __all__ = ["DeleteTask", "Progress", "delete_files", "execute_clean", "finish_cleans"]
@@ -73,6 +74,7 @@ def execute_clean(
     refuse_lost_timeline(environment.storage, environment.config, timeline)
     refuse_during_restore(environment, timeline)
     rolled_back = roll_back_leftovers(environment)
+    sweep_late_files(environment)
     finished = worker.finish_all()
     published = plan_and_publish(environment, settings, begins=True)
     if published.taken is not None:

@@ -92,6 +92,8 @@ def without_unsafe_repairs(view: TableView, findings: Iterable[Finding]) -> Iter
         elif is_lost or is_linked:
             why = "the timeline is implausible" if is_lost else f"{_HOODIE} is a symbolic link"
             yield replace(finding, repair=None, advice=f"{finding.advice} Nothing is mended here, because {why}.")
+        elif repair.kind is RepairKind.DELETE_MARKERS and find_linked(spec, repair.paths):
+            yield replace(finding, repair=None, advice=f"{finding.advice} Some lie behind a symbolic link.")
         elif repair.kind in (RepairKind.DELETE_FILES, RepairKind.DELETE_LEFTOVERS) and repair.paths:
             linked = find_linked(spec, repair.paths)
             kept = tuple(path for path in repair.paths if path not in linked)

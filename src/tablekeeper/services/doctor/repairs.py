@@ -26,7 +26,7 @@ from tablekeeper.txn.cancel_requests import delete_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
-from tablekeeper.txn.markers import delete_markers
+from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.metadata_step import switch_off_metadata_table
 from tablekeeper.txn.properties_file import change_properties
 from tablekeeper.txn.restore import execute_restore, load_restore_plan
@@ -161,10 +161,8 @@ def _delete_files(environment: TableEnvironment, repair: Repair, settings: Docto
 
 
 def _delete_markers(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
-    with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
-        if repair.subject not in {i.requested_at.value for i in timeline.pending}:
-            delete_markers(held.storage, instant=repair.subject)
+    """The files that they name and no commit does go first."""
+    sweep_late_files(environment, instants=(repair.subject,))
 
 
 def _delete_heartbeat(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:

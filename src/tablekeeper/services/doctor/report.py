@@ -62,7 +62,7 @@ class Repair:
     @property
     def deletes_data(self) -> bool:
         """Whether it deletes data files of the table."""
-        return self.kind is RepairKind.DELETE_FILES
+        return self.kind is RepairKind.DELETE_FILES or (self.kind is RepairKind.DELETE_MARKERS and bool(self.paths))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tablekeeper.services.cancel import pending_plans
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
 from tablekeeper.txn.candidates import load_rollback_plan
+from tablekeeper.txn.late_files import load_late_files
 
 __all__ = ["check_heartbeats", "check_lock", "check_markers", "check_oddities", "check_pending"]
 
@@ -84,16 +85,38 @@ def check_markers(view: TableView) -> Iterator[Finding]:
     """Marker directories of writes that are over."""
     pending = {i.requested_at.value for i in view.timeline.pending}
     for instant in view.marked:
-        if instant in pending or not instant.isdigit():
+        if instant in pending or not (instant.isascii() and instant.isdigit()):
             continue
-        yield Finding(
-            "markers-without-write",
-            Severity.WARNING,
-            instant,
-            "Markers of a write that is not pending: it committed, or was rolled back, and died before it tidied up.",
-            "They do no harm; data files that they name and no commit does are reported by themselves.",
-            repair=Repair(RepairKind.DELETE_MARKERS, instant),
-        )
+        late = load_late_files(view.environment, view.timeline, view.heartbeats, RequestedTime(instant))
+        if late is None:
+            yield Finding(
+                "markers-without-write",
+                Severity.WARNING,
+                instant,
+                "Markers of a write that is not pending, and what became of it is not known.",
+                "They do no harm, and tell which files it may have left: nothing is deleted here by itself.",
+            )
+        elif late.there:
+            yield Finding(
+                "late-files",
+                Severity.ERROR,
+                instant,
+                f"{len(late.there)} files that a task announced and published when its write was over: no commit names "
+                "them. Readers that list directories may take them for committed.",
+                "The next clean deletes them.",
+                paths=late.there,
+                repair=Repair(RepairKind.DELETE_MARKERS, instant, late.there),
+            )
+        elif late.are_markers_over:
+            yield Finding(
+                "markers-without-write",
+                Severity.WARNING,
+                instant,
+                "Markers of a write that is not pending: it committed, or was rolled back, and died before it tidied "
+                "up.",
+                "They do no harm, and the next clean deletes them.",
+                repair=Repair(RepairKind.DELETE_MARKERS, instant),
+            )
 
 
 def check_lock(view: TableView) -> Iterator[Finding]:

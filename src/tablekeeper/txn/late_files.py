@@ -1,0 +1,134 @@
+"""Late files: what a task publishes after its write is over.
+
+A store with scopes does not let it. On object stores a process that wakes up late can put a file into a partition when
+its write has been committed without it, or rolled back. Readers that list directories take every file of a completed
+instant for a part of it, and Java's also every file older than the active timeline.
+
+A marker is there before its file. So a straggler leaves markers of an instant that is not pending, and that is where
+its files are looked for: a marked file with the instant in its name goes, unless the commit of that instant names it.
+Nothing goes where the story of an instant is not known: its commit cannot be read, or it may have been archived in a
+way that is not read here. A marker whose file is not there yet stays for a day, because the file may still come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.commit_metadata import decode_written_paths
+from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.model import RequestedTime
+from tablekeeper.timeline import Timeline, instant_path, load_content, load_timeline
+from tablekeeper.timeline.history import load_history, load_history_snapshot
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.markers import delete_markers, load_marked_instants, load_markers, load_newest_marker_ms
+
+__all__ = ["LateFiles", "load_late_files", "sweep_late_files"]
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class LateFiles:
+    """Files that markers of an instant name and its commit does not, as far as they are there.
+
+    `are_markers_over`: no more of them can come, so that the markers may go.
+    """
+
+    instant: RequestedTime
+    there: tuple[str, ...] = ()
+    are_markers_over: bool = False
+
+
+def sweep_late_files(environment: TableEnvironment, *, instants: Collection[str] | None = None) -> tuple[str, ...]:
+    """Delete the late files of writes that are over, of `instants` only if given, and their markers: what went.
+
+    One listing where there are no markers but those of running writes.
+    """
+    storage, config = environment.storage, environment.config
+    if config.version < 8:
+        return ()
+    marked = [each for each in load_marked_instants(storage) if instants is None or each in instants]
+    if not marked or not _over(marked, load_timeline(storage, config)):
+        return ()
+    gone: list[str] = []
+    with environment.locked() as held:
+        # Whoever begins does so under the lock, before its first marker: who is not pending now was over before.
+        timeline = load_timeline(held.storage, config)
+        heartbeats = load_heartbeats(held.storage, settings=held.heartbeat_settings, runtime=held.runtime)
+        for instant in _over(marked, timeline):
+            late = load_late_files(held, timeline, heartbeats, instant)
+            if late is None:
+                continue
+            held.lease.check()
+            held.storage.delete_many(late.there)
+            if late.are_markers_over:
+                delete_markers(held.storage, instant=instant.value)
+            gone += late.there
+    if gone:
+        _LOG.warning("table %s: %d files came after their writes were over, and were deleted", config.name, len(gone))
+    return tuple(gone)
+
+
+def load_late_files(
+    environment: TableEnvironment, timeline: Timeline, heartbeats: HeartbeatView, instant: RequestedTime
+) -> LateFiles | None:
+    """The late files of an instant that has markers; None if somebody may be at work on it, or its story is unknown."""
+    storage = environment.storage
+    if heartbeats.is_active(instant) or any(i.requested_at == instant for i in timeline.pending):
+        return None
+    try:
+        named = _load_committed_paths(environment, timeline, instant)
+        markers = load_markers(storage, instant=instant.value)
+    except CorruptTableError as error:
+        _LOG.warning("the markers of %s are left alone: %s", instant, error)
+        return None
+    if named is None:
+        return None
+    paths = {marker.path for marker in markers if _instant_of(marker.file_name) == instant} - named
+    there = tuple(path for path in sorted(paths) if storage.stat(path) is not None)
+    may_come = len(there) < len(paths) and not storage.has_scopes
+    if may_come:
+        age_ms = environment.runtime.clock.now_ms() - load_newest_marker_ms(storage, instant=instant.value)
+        may_come = age_ms < _PATIENCE_MS
+    return LateFiles(instant, there, are_markers_over=not may_come)
+
+
+def _over(marked: list[str], timeline: Timeline) -> list[RequestedTime]:
+    times = [RequestedTime(text) for text in marked if text.isascii() and text.isdigit()]
+    pending = {i.requested_at for i in timeline.pending}
+    return [time for time in times if time not in pending]
+
+
+def _load_committed_paths(
+    environment: TableEnvironment, timeline: Timeline, instant: RequestedTime
+) -> frozenset[str] | None:
+    """What the commit of an instant names, nothing if there was no commit; None if that is not known."""
+    storage, config = environment.storage, environment.config
+    found = timeline.find(instant)
+    if found is not None:
+        if not found.is_completed or not found.action.writes_data:
+            return None
+        content = load_content(storage, config, found)
+        # An empty file is damage: it does not say that nothing was written.
+        return decode_written_paths(content, file=instant_path(config, found)) if content else None
+    if not timeline.completed:
+        # An empty timeline tells nothing: it may have been lost.
+        return None
+    for each in load_history(storage, config, first=instant, last=instant):
+        if each.instant.action.writes_data:
+            return decode_written_paths(each.metadata, file=f"archived {each.instant}") if each.metadata else None
+    if timeline.is_archived(instant):
+        history = load_history_snapshot(storage, config.history_directory)
+        return frozenset() if history.reaches_back_to(instant) else None
+    return frozenset()
+
+
+def _instant_of(file_name: str) -> RequestedTime | None:
+    name = decode_base_name(file_name) or decode_log_name(file_name)
+    return RequestedTime(name.instant) if name is not None else None
