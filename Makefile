@@ -96,7 +96,7 @@ java:
 
 .PHONY: demo
 demo: java $(STAMP) ## A guided tour on local Spark, about two minutes
-	@$(BIN)/python -m tablekeeper.demo
+	@$(BIN)/python -m tablekeeper.examples.demo
 
 .PHONY: test
 test: java $(STAMP) ## All tests that need PyPI only (no Java Hudi, no browser)

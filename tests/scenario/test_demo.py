@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tablekeeper.demo import STEPS, Outcome, Step, Tour, main, run_steps
 from tablekeeper.errors import TablekeeperError
+from tablekeeper.examples.demo import STEPS, Outcome, Step, Tour, main, run_steps
 from tablekeeper.table import Table
 
 

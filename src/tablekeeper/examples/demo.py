@@ -1,4 +1,4 @@
-"""A guided tour on local Spark: `python -m tablekeeper.demo`, or `make demo`.
+"""A guided tour on local Spark: `python -m tablekeeper.examples.demo`, or `make demo`.
 
 The tour is a list of steps. A step does one thing to the table, says in a line what came of it, and may show something
 below. The counts it says are checked against what must be true, so a tour that ends has also worked.
@@ -283,7 +283,7 @@ def run_steps(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the whole tour; 0 if it worked."""
     parser = argparse.ArgumentParser(
-        prog="python -m tablekeeper.demo", description="A tour of tablekeeper on local Spark."
+        prog="python -m tablekeeper.examples.demo", description="A tour of tablekeeper on local Spark."
     )
     parser.add_argument("--path", help="where to make the table (default: a new temporary directory)")
     parser.add_argument("--rows", type=int, default=100_000, help="rows to start with (default: %(default)s)")

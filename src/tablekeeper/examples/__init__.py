@@ -1,0 +1,1 @@
+"""Programs that show how tablekeeper is used, and check what they show."""
