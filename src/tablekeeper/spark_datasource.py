@@ -44,7 +44,7 @@ from tablekeeper.storage import open_storage
 from tablekeeper.table import Table
 from tablekeeper.table.source_options import ReadOptions, WriteOptions, catalog_options
 from tablekeeper.table.times import load_window
-from tablekeeper.txn.properties_file import has_table
+from tablekeeper.timeline.properties_file import has_table
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.operation import execute_staged, staging_kernel
 from tablekeeper.write.staging import StagedBatch

@@ -13,21 +13,21 @@ from tablekeeper.format.hfile import HFileReader
 from tablekeeper.format.metadata_records import ColumnStatsRecord, ValueType, column_stats_record
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.format.properties import decode_properties
-from tablekeeper.model import join_path
-from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
-from tablekeeper.snapshot.metadata_table import open_metadata_table
-from tablekeeper.storage import Storage, open_storage
-from tablekeeper.timeline import load_timeline
-from tablekeeper.timeline.metadata_layout import (
+from tablekeeper.metadata_table.indexes import load_metadata_indexes
+from tablekeeper.metadata_table.layout import (
     COLUMN_STATS,
     METADATA_DIRECTORY,
     load_metadata_file_group,
     load_metadata_timeline,
     plan_metadata_slices,
 )
-from tablekeeper.txn.metadata_indexes import load_metadata_indexes
-from tablekeeper.txn.metadata_ranges import load_column_ranges
+from tablekeeper.metadata_table.listing import open_metadata_table
+from tablekeeper.metadata_table.ranges import load_column_ranges
+from tablekeeper.model import join_path
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.storage import Storage, open_storage
+from tablekeeper.timeline import load_timeline
 
 __all__: list[str] = []
 

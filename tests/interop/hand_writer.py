@@ -33,6 +33,10 @@ from tablekeeper.format.plans.clean import (
     encode_clean_plan,
 )
 from tablekeeper.format.properties import decode_properties
+from tablekeeper.metadata_table.delta_commit import change_of_clean, change_of_commit, write_metadata_update
+from tablekeeper.metadata_table.indexes import MetadataIndexes, load_metadata_indexes
+from tablekeeper.metadata_table.listing import open_metadata_table
+from tablekeeper.metadata_table.ranges import load_missing_ranges
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,
@@ -47,7 +51,6 @@ from tablekeeper.model import (
 )
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
-from tablekeeper.snapshot.metadata_table import open_metadata_table
 from tablekeeper.storage import Storage, hadoop_path, open_storage
 from tablekeeper.timeline import (
     Timeline,
@@ -59,9 +62,6 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.txn.markers import MarkerKind, create_marker
-from tablekeeper.txn.metadata_indexes import MetadataIndexes, load_metadata_indexes
-from tablekeeper.txn.metadata_ranges import load_missing_ranges
-from tablekeeper.txn.metadata_sync import change_of_clean, change_of_commit, write_metadata_update
 
 __all__ = ["HandWriter", "listing_by_directories", "listing_by_metadata_table"]
 

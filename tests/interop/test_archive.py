@@ -7,11 +7,11 @@ from typing import Any
 
 import tablekeeper as tk
 from tablekeeper.format.history import decode_history_name
+from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, load_metadata_timeline, metadata_config
 from tablekeeper.model import Action
 from tablekeeper.storage import open_storage
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.history import load_history, load_history_snapshot
-from tablekeeper.timeline.metadata_layout import METADATA_DIRECTORY, load_metadata_timeline, metadata_config
 from tests.support.java_hudi import JavaTable, rust_read
 from tests.support.table_builder import TRIPS, rows_of, trips
 

@@ -11,14 +11,14 @@ import tablekeeper as tk
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.format.commit_metadata import decode_commit_metadata, encode_commit_metadata
+from tablekeeper.metadata_table.layout import load_metadata_timeline, metadata_config
 from tablekeeper.model import Action, RequestedTime, State
 from tablekeeper.snapshot.snapshot import load_replaced
 from tablekeeper.storage import Storage
 from tablekeeper.table.streaming import BATCH_KEY, WRITER_KEY, load_last_batch
 from tablekeeper.timeline import load_instant_files, load_timeline
 from tablekeeper.timeline.history import load_history
-from tablekeeper.timeline.metadata_layout import load_metadata_timeline, metadata_config
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tests.support.metadata_builder import MetadataBuilder
 from tests.support.table_builder import TableBuilder, listing, rows_of, trips
 

@@ -21,7 +21,7 @@ from tablekeeper.read.log_changes import load_blocks
 from tablekeeper.read.query import load_query_snapshot
 from tablekeeper.services import scheduling
 from tablekeeper.storage import Storage
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tests.support.recovery_world import SHAPES, World, shape_name, worlds
 from tests.support.table_builder import trips
 

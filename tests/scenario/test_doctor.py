@@ -20,8 +20,8 @@ from tablekeeper.model import Action, CompletionTime, RequestedTime, State
 from tablekeeper.services.doctor import Severity
 from tablekeeper.storage import forget_memory
 from tablekeeper.timeline import instant_path, start_inflight
+from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_instants
-from tablekeeper.txn.properties_file import change_properties
 from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, World, for_every_death, worlds
 from tests.support.table_builder import TRIPS, TableBuilder, trips
 

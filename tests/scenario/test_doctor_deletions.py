@@ -15,7 +15,7 @@ from tablekeeper.errors import CorruptTableError
 from tablekeeper.services.doctor.explained import without_unsafe_repairs
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, World
 from tests.support.table_builder import trips
 

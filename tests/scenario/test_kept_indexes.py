@@ -12,7 +12,7 @@ from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.model import Operation
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.write.operation import execute_write
 from tests.support.recovery_world import FIRST, ROWS_OF_FIRST, World
 from tests.support.table_builder import listing, trips

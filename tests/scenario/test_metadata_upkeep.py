@@ -17,14 +17,14 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError, StorageEr
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.hfile import HFileReader
 from tablekeeper.format.plans import CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, metadata_config
 from tablekeeper.model import Action, Operation, RequestedTime, State
 from tablekeeper.services.archive import ArchiveResult
 from tablekeeper.services.metadata_upkeep import MetadataUpkeep, execute, keep_metadata_table
 from tablekeeper.storage import Storage
 from tablekeeper.table import maintenance
 from tablekeeper.timeline.history import load_history
-from tablekeeper.timeline.metadata_layout import METADATA_DIRECTORY, metadata_config
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.write.prepare import load_environment
 from tests.support.metadata_content import load_content, load_slices, metadata_files, metadata_timeline
 from tests.support.recovery_world import World

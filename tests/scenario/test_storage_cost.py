@@ -18,6 +18,7 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.format.commit_metadata import encode_commit_metadata
+from tablekeeper.metadata_table.listing import MetadataTable
 from tablekeeper.model import (
     Action,
     CommitMetadata,
@@ -27,7 +28,6 @@ from tablekeeper.model import (
     RequestedTime,
     WriteStat,
 )
-from tablekeeper.snapshot.metadata_table import MetadataTable
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import complete_instant, create_requested, format_time, start_inflight
 from tests.support.fake_runtime import FakeClock

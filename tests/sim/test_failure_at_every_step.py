@@ -28,15 +28,15 @@ from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.metadata_table.layout import load_metadata_timeline
+from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.snapshot.listing import load_files_by_listing
-from tablekeeper.snapshot.metadata_table import open_metadata_table
 from tablekeeper.storage import MemoryStorage, Storage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import format_time, load_commit_metadata, load_timeline
-from tablekeeper.timeline.metadata_layout import load_metadata_timeline
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tests.support.fake_runtime import FakeClock
 from tests.support.metadata_builder import MetadataBuilder
 from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime

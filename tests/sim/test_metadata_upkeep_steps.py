@@ -17,12 +17,12 @@ from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.format.metadata_log import decode_metadata_base_name
+from tablekeeper.metadata_table.layout import METADATA_DIRECTORY
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.services.metadata_upkeep import MetadataUpkeep, keep_metadata_table
 from tablekeeper.storage import MemoryStorage, Storage
 from tablekeeper.table.writer_options import load_writer_options
-from tablekeeper.timeline.metadata_layout import METADATA_DIRECTORY
 from tablekeeper.write.prepare import load_environment
 from tests.support.metadata_content import load_content, metadata_files, metadata_timeline
 from tests.support.recovery_world import World, worlds

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from tablekeeper.format.metadata_records import ColumnStatsRecord, FileListRecord, MetadataRecord, PartitionListRecord
-from tablekeeper.storage import FileInfo, Storage
-from tablekeeper.timeline import Timeline, load_timeline
-from tablekeeper.timeline.history import archived_completions
-from tablekeeper.timeline.metadata_layout import (
+from tablekeeper.metadata_table.layout import (
     METADATA_DIRECTORY,
     MetadataSlice,
     load_metadata_file_group,
@@ -14,7 +11,10 @@ from tablekeeper.timeline.metadata_layout import (
     metadata_config,
     plan_metadata_slices,
 )
-from tablekeeper.txn.properties_file import load_table_config
+from tablekeeper.storage import FileInfo, Storage
+from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.timeline.history import archived_completions
+from tablekeeper.timeline.properties_file import load_table_config
 from tests.support.fake_runtime import FakeClock
 from tests.support.step_faults import one_thread_runtime
 

@@ -19,13 +19,13 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.listing import load_files_by_listing
-from tablekeeper.snapshot.metadata_table import open_metadata_table
 from tablekeeper.storage import MemoryStorage, Storage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import Timeline, load_timeline
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.write import operation
 from tests.support.fake_runtime import FakeClock
 from tests.support.metadata_builder import MetadataBuilder

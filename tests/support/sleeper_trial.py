@@ -25,7 +25,7 @@ from tablekeeper.errors import (
 from tablekeeper.model import Operation
 from tablekeeper.storage import MemoryStorage
 from tablekeeper.table.writer_options import load_writer_options
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tests.support.recovery_world import World
 from tests.support.sleeper import ASLEEP_S, LateAttempts, Nap, RepeatingEngine, SleeperStorage
 from tests.support.sleeper_cases import CASES, EFFECTS, NAME_KEY, Case, prepare

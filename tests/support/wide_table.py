@@ -26,13 +26,13 @@ from tablekeeper.format.metadata_records import (
     metadata_schema_json,
 )
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
+from tablekeeper.metadata_table.layout import FILES, METADATA_DIRECTORY, metadata_config
 from tablekeeper.model import Action, CompletionTime, RequestedTime, join_path
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import complete_instant, create_requested, start_inflight
-from tablekeeper.timeline.metadata_layout import FILES, METADATA_DIRECTORY, metadata_config
-from tablekeeper.txn.properties_file import change_properties
+from tablekeeper.timeline.properties_file import change_properties
 from tests.support.storage_wrappers import CountingStorage
 
 __all__ = ["FULL", "WideTable", "make_wide_table"]

@@ -22,8 +22,8 @@ from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.cancel_requests import CancelRequest, save_cancel_request
-from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.write.results import WrittenFile
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 from tests.support.write_context import begun, make_context

@@ -29,7 +29,7 @@ from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.storage.protocol import StorageSpec
 from tablekeeper.timeline import load_timeline
-from tablekeeper.txn.properties_file import load_table_config
+from tablekeeper.timeline.properties_file import load_table_config
 from tests.support.table_builder import TRIPS, TableBuilder, trips
 from tests.support.write_context import make_context
 

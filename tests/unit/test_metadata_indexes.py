@@ -10,8 +10,7 @@ import pytest
 from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.index_definitions import decode_index_definitions, remove_index_definitions
-from tablekeeper.model import Operation
-from tablekeeper.txn.metadata_indexes import (
+from tablekeeper.metadata_table.indexes import (
     INDEX_DEFINITIONS_PATH,
     delete_metadata_table,
     drop_metadata_indexes,
@@ -19,6 +18,7 @@ from tablekeeper.txn.metadata_indexes import (
     refuse_index_loss,
     statistics_outdate,
 )
+from tablekeeper.model import Operation
 from tests.support.metadata_builder import COLUMNS, MetadataBuilder
 
 __all__: list[str] = []

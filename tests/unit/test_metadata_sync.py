@@ -19,13 +19,7 @@ from tablekeeper.format.metadata_records import (
     metadata_file_group_index,
     partition_stats_key,
 )
-from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, Operation, RequestedTime
-from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.snapshot.metadata_table import open_metadata_table
-from tablekeeper.timeline import Timeline, load_timeline
-from tablekeeper.timeline.metadata_layout import load_metadata_file_group, load_metadata_timeline, plan_metadata_slices
-from tablekeeper.txn.metadata_indexes import MetadataIndexes, plan_metadata_indexes
-from tablekeeper.txn.metadata_sync import (
+from tablekeeper.metadata_table.delta_commit import (
     MetadataChange,
     change_of_clean,
     change_of_commit,
@@ -34,6 +28,12 @@ from tablekeeper.txn.metadata_sync import (
     rollback_metadata_update,
     write_metadata_update,
 )
+from tablekeeper.metadata_table.indexes import MetadataIndexes, plan_metadata_indexes
+from tablekeeper.metadata_table.layout import load_metadata_file_group, load_metadata_timeline, plan_metadata_slices
+from tablekeeper.metadata_table.listing import open_metadata_table
+from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, Operation, RequestedTime
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.timeline import Timeline, load_timeline
 from tests.support.metadata_builder import COLUMNS, MetadataBuilder, stat
 
 __all__: list[str] = []

@@ -9,7 +9,7 @@ from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, decode_blocks, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.metadata_records import FileEntry, FileListRecord, PartitionListRecord
-from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
+from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
 from tablekeeper.storage import FileInfo, MemoryStorage, Storage
 from tablekeeper.timeline import load_timeline
 from tests.support.metadata_builder import MetadataBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_properties import new_table_properties
 from tablekeeper.storage import MemoryStorage
-from tablekeeper.txn.properties_file import PROPERTIES_FILE, create_properties, load_table_config
+from tablekeeper.timeline.properties_file import PROPERTIES_FILE, create_properties, load_table_config
 
 
 class _ChangedBetweenLooks(MemoryStorage):

@@ -15,8 +15,8 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.service_options import CLUSTERING_KEYS, COMPACTION_KEYS
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.table.writer_options import WRITER_OPTIONS_KEY, load_writer_options, save_writer_options
+from tablekeeper.timeline.properties_file import create_properties
 from tablekeeper.timeline.transition import create_timeline_directory
-from tablekeeper.txn.properties_file import create_properties
 from tests.support.table_builder import TRIPS, trips
 
 __all__: list[str] = []

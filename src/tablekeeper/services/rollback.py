@@ -15,6 +15,7 @@ from typing import Any
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
+from tablekeeper.metadata_table.update import release_indexes
 from tablekeeper.model import (
     Action,
     BaseFile,
@@ -34,7 +35,6 @@ from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
-from tablekeeper.txn.metadata_step import release_indexes
 from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
 from tablekeeper.txn.savepoints import find_savepoint
 from tablekeeper.write.finish import metadata_rollback

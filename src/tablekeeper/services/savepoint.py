@@ -16,6 +16,7 @@ from tablekeeper.format.plans import (
     SavepointMetadata,
     encode_savepoint_metadata,
 )
+from tablekeeper.metadata_table.update import release_indexes
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.retention import load_readable_from
@@ -30,7 +31,6 @@ from tablekeeper.timeline import (
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.last_look import confirm_completed
-from tablekeeper.txn.metadata_step import release_indexes
 from tablekeeper.txn.restore import execute_restore, plan_restore
 from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, savepoints_of
 from tablekeeper.write.finish import metadata_rollback

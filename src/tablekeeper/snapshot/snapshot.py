@@ -13,6 +13,7 @@ from typing import Protocol
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
 from tablekeeper.model import Action, CommitMetadata, FileGroupId, FileSlice, Instant, RequestedTime, join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.integrity import committed_files, plan_damage, refuse_damage
@@ -23,7 +24,6 @@ from tablekeeper.snapshot.listing import (
     load_partitions_by_listing,
 )
 from tablekeeper.snapshot.lost_timeline import find_data_file, refuse_lost_timeline
-from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline

@@ -18,7 +18,7 @@ from tablekeeper.record.columns import column_type
 from tablekeeper.record.evolution import storable_schema
 from tablekeeper.table.arguments import checked_text
 from tablekeeper.table.claims import claimed_options, claimed_text, field_names, understood
-from tablekeeper.txn.properties_file import PROPERTIES_FILE
+from tablekeeper.timeline.properties_file import PROPERTIES_FILE
 from tablekeeper.write.context import avro_schema_json
 
 __all__ = ["NewTable", "column_names", "plan_table", "refuse_other_table", "refuse_unfit_columns"]

@@ -16,8 +16,8 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.prepare import load_environment, prepare_write
 

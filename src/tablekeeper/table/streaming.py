@@ -31,7 +31,7 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import iterate_history
-from tablekeeper.txn.properties_file import load_table_config
+from tablekeeper.timeline.properties_file import load_table_config
 
 __all__ = ["BATCH_KEY", "WRITER_KEY", "BatchWriter", "StreamRequest", "load_batch_guard", "start_stream"]
 

@@ -55,15 +55,15 @@ from tablekeeper.table.times import Changes, load_window, next_cursor, parse_mom
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import forget_writer_options, load_writer_options, save_writer_options
 from tablekeeper.timeline import load_timeline
-from tablekeeper.timeline.transition import create_timeline_directory
-from tablekeeper.txn.early_conflict import await_rival
-from tablekeeper.txn.locks import LockHolder
-from tablekeeper.txn.properties_file import (
+from tablekeeper.timeline.properties_file import (
     create_properties,
     has_table,
     load_table_config,
     refuse_existing_table,
 )
+from tablekeeper.timeline.transition import create_timeline_directory
+from tablekeeper.txn.early_conflict import await_rival
+from tablekeeper.txn.locks import LockHolder
 from tablekeeper.write.operation import delete_partitions, execute_write
 from tablekeeper.write.results import WriteResult
 

@@ -28,7 +28,7 @@ from tablekeeper.services.clustering_strategies import CLUSTERING_STRATEGIES
 from tablekeeper.services.compaction_strategies import COMPACTION_STRATEGIES
 from tablekeeper.services.strategies import StrategyRegistry
 from tablekeeper.storage import Storage
-from tablekeeper.txn.properties_file import load_table_config
+from tablekeeper.timeline.properties_file import load_table_config
 
 __all__ = ["WRITER_OPTIONS_KEY", "forget_writer_options", "load_writer_options", "save_writer_options"]
 

@@ -9,13 +9,13 @@ the lock is taken again and the timeline says what has become of the instant.
 from __future__ import annotations
 
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, LockNotAcquiredError, StorageError
+from tablekeeper.metadata_table.delta_commit import remove_metadata_update
 from tablekeeper.model import Action, Instant, State
 from tablekeeper.timeline import Timeline, instant_path, load_instant_files, load_timeline, remove_instant_files
 from tablekeeper.timeline.history import find_archived
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.metadata_sync import remove_metadata_update
-from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["confirm_completed"]
 

@@ -28,6 +28,7 @@ from tablekeeper.format.plans import (
     encode_rollback_metadata,
     encode_rollback_plan,
 )
+from tablekeeper.metadata_table.delta_commit import remove_metadata_update
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import (
@@ -41,6 +42,7 @@ from tablekeeper.timeline import (
     unpublish_instant,
 )
 from tablekeeper.timeline.history import find_archived
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.attempts import fence_attempts
 from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
@@ -50,8 +52,6 @@ from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import delete_markers, load_markers
-from tablekeeper.txn.metadata_sync import remove_metadata_update
-from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = [
     "Approval",

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from tablekeeper.format.base_file import encode_base_name, encode_footer
 from tablekeeper.format.bloom import BloomFilterBuilder
 from tablekeeper.format.metadata_records import ColumnRange
+from tablekeeper.metadata_table.ranges import load_column_ranges
 from tablekeeper.model import FileGroupId, WriteStat, join_path
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.txn.markers import MarkerKind, create_marker
-from tablekeeper.txn.metadata_ranges import load_column_ranges
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 

@@ -10,12 +10,12 @@ from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
+from tablekeeper.metadata_table.update import MetadataPolicy, sync_commit, sync_rollback
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.commit import OpenWrite, commit_write
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.markers import load_markers
-from tablekeeper.txn.metadata_step import MetadataPolicy, sync_commit, sync_rollback
 from tablekeeper.txn.rivals import Unseen
 from tablekeeper.txn.rollback import RolledBack
 from tablekeeper.write.context import WriteContext

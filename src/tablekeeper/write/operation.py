@@ -16,6 +16,7 @@ from tablekeeper.config.write_settings import IndexKind, SortMode
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
 from tablekeeper.errors import EmptyWriteError, InvalidRequestError, StorageError, TablekeeperError
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
+from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
@@ -27,7 +28,6 @@ from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.metadata_step import MetadataPolicy
 from tablekeeper.txn.rivals import NothingUnseen, Unseen
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
 from tablekeeper.write.bulk import write_live_files, write_new_files

@@ -15,6 +15,8 @@ from tablekeeper.config.write_settings import IndexKind, WriteSettings
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.avro_arrow import with_meta_columns
+from tablekeeper.metadata_table.indexes import load_metadata_indexes, refuse_index_loss, statistics_outdate
+from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import Operation
 from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
 from tablekeeper.runtime import Runtime
@@ -22,11 +24,9 @@ from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.choose import choose_lock
-from tablekeeper.txn.metadata_indexes import load_metadata_indexes, refuse_index_loss, statistics_outdate
-from tablekeeper.txn.metadata_step import MetadataPolicy
-from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.write.context import WriteContext, avro_schema_json, staging_directory
 from tablekeeper.write.fit import schema_after
 from tablekeeper.write.operation import WriteRequest

@@ -23,6 +23,7 @@ from tablekeeper.config.archive_settings import ArchiveSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.history import ArchivedInstant
+from tablekeeper.metadata_table.layout import metadata_config
 from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.services.archive.evidence import find_replaced_leftovers
 from tablekeeper.services.archive.load import load_archive_view, load_contents, load_metadata_archive_view
@@ -32,11 +33,10 @@ from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.history import HistorySnapshot, load_history, load_history_snapshot
 from tablekeeper.timeline.history_writer import MergeLimits, append_history, clean_history, merge_history
-from tablekeeper.timeline.metadata_layout import metadata_config
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.timeline.transition import remove_archived_files
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.late_files import sweep_late_files
-from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["execute_archive", "explain_archive"]
 

@@ -18,6 +18,7 @@ from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, UnsupportedFeatureError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import CleanedPartition, CleanMetadata, CleanPlan, encode_clean_metadata
+from tablekeeper.metadata_table.update import sync_clean
 from tablekeeper.model import Action, CompletionTime, RequestedTime, join_path
 from tablekeeper.services.clean.guard import Taken, take_clean
 from tablekeeper.services.clean.leftovers import roll_back_leftovers
@@ -30,7 +31,6 @@ from tablekeeper.timeline import Timeline, complete_instant, load_timeline
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.late_files import sweep_late_files
-from tablekeeper.txn.metadata_step import sync_clean
 
 __all__ = ["DeleteTask", "Progress", "delete_files", "execute_clean", "finish_cleans"]
 

@@ -28,6 +28,7 @@ from tablekeeper.format.plans import (
     decode_requested_replace_metadata,
     decode_rollback_metadata,
 )
+from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
 from tablekeeper.model import (
     Action,
     CommitMetadata,
@@ -48,12 +49,11 @@ from tablekeeper.services.clean.plan import (
     plan_retained,
 )
 from tablekeeper.snapshot.listing import load_all_files_by_listing, load_files_by_listing
-from tablekeeper.snapshot.metadata_table import MetadataTable, open_metadata_table
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.timeline.history import archived_completions
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.properties_file import load_table_config
 from tablekeeper.txn.savepoints import load_savepoint, savepoints_of
 
 __all__ = ["LastClean", "Scope", "find_last_clean", "load_holds", "load_last_clean", "load_view", "plan_scope"]

@@ -30,9 +30,9 @@ from tablekeeper.services.doctor.timeline_checks import (
 )
 from tablekeeper.services.doctor.view import DoctorSettings, TableView, load_data_files, load_view
 from tablekeeper.storage import Storage
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.choose import choose_lock
-from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["examine_table", "load_examination", "mend_table"]
 

@@ -10,18 +10,18 @@ from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperErro
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
 from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.model import Action, FileGroupId, FileSlice, Instant, RequestedTime, State
 from tablekeeper.services.doctor.explained import load_rolled_back
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView, load_view
 from tablekeeper.snapshot.integrity import files_of
-from tablekeeper.snapshot.metadata_table import open_metadata_table
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.snapshot.snapshot import load_replaced
 from tablekeeper.storage import FileInfo
 from tablekeeper.timeline import instant_path, load_content
 from tablekeeper.timeline.history import archived_completions, load_history
-from tablekeeper.txn.properties_file import PROPERTIES_FILE
+from tablekeeper.timeline.properties_file import PROPERTIES_FILE
 
 __all__ = ["check_data_files", "check_leftovers", "check_metadata_table", "slice_rules", "visible_slices"]
 

@@ -11,6 +11,7 @@ from itertools import chain
 
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
+from tablekeeper.metadata_table.update import switch_off_metadata_table
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.cancel import pending_plans, remove_failed_plan
 from tablekeeper.services.clean import finish_cleans
@@ -22,13 +23,12 @@ from tablekeeper.services.metadata_upkeep import keep_metadata_table
 from tablekeeper.services.rollback import execute_rollback
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
+from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.txn.cancel_requests import delete_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.late_files import sweep_late_files
-from tablekeeper.txn.metadata_step import switch_off_metadata_table
-from tablekeeper.txn.properties_file import change_properties
 from tablekeeper.txn.restore import execute_restore, load_restore_plan
 from tablekeeper.txn.rollback import (
     resume_rollback,

@@ -17,7 +17,7 @@ write carries it out instead. A pending compaction of Java's own is left alone.
 Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
 deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.
 
-An index that is not maintained here (see `txn/metadata_indexes.py`) keeps the upkeep away, until a write of ours has
+An index that is not maintained here (see `metadata_table/indexes.py`) keeps the upkeep away, until a write of ours has
 dropped the index.
 """
 
@@ -39,6 +39,14 @@ from tablekeeper.format.metadata_log import (
     encode_metadata_base_name,
 )
 from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.metadata_table.indexes import load_metadata_indexes
+from tablekeeper.metadata_table.layout import (
+    METADATA_DIRECTORY,
+    MetadataSlice,
+    load_metadata_file_group,
+    load_metadata_timeline,
+    metadata_config,
+)
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,
@@ -74,16 +82,8 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.timeline.history import archived_completions
-from tablekeeper.timeline.metadata_layout import (
-    METADATA_DIRECTORY,
-    MetadataSlice,
-    load_metadata_file_group,
-    load_metadata_timeline,
-    metadata_config,
-)
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, time_after
-from tablekeeper.txn.metadata_indexes import load_metadata_indexes
-from tablekeeper.txn.properties_file import load_table_config
 
 __all__ = ["explain_metadata_upkeep", "keep_metadata_table"]
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name
+from tablekeeper.metadata_table.layout import MetadataSlice, plan_metadata_slices
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime
 from tablekeeper.storage import FileInfo
 from tablekeeper.timeline import Timeline, following_time, format_time
-from tablekeeper.timeline.metadata_layout import MetadataSlice, plan_metadata_slices
 
 __all__ = [
     "Merge",

@@ -36,6 +36,17 @@ from tablekeeper.format.metadata_records import (
     metadata_partition_name,
     partition_stats_record,
 )
+from tablekeeper.metadata_table.indexes import MetadataIndexes
+from tablekeeper.metadata_table.layout import (
+    COLUMN_STATS,
+    FILES,
+    METADATA_DIRECTORY,
+    PARTITION_STATS,
+    load_metadata_file_group,
+    load_metadata_timeline,
+    metadata_config,
+    plan_metadata_slices,
+)
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,
@@ -60,17 +71,6 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.timeline.history import archived_completions
-from tablekeeper.timeline.metadata_layout import (
-    COLUMN_STATS,
-    FILES,
-    METADATA_DIRECTORY,
-    PARTITION_STATS,
-    load_metadata_file_group,
-    load_metadata_timeline,
-    metadata_config,
-    plan_metadata_slices,
-)
-from tablekeeper.txn.metadata_indexes import MetadataIndexes
 
 __all__ = [
     "MetadataChange",

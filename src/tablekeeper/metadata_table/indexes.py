@@ -29,9 +29,9 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.column_stats import value_type_of
 from tablekeeper.format.index_definitions import decode_index_definitions, remove_index_definitions
+from tablekeeper.metadata_table.layout import COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
 from tablekeeper.model import Operation, join_path
 from tablekeeper.storage import Storage
-from tablekeeper.timeline.metadata_layout import COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
 
 __all__ = [
     "INDEX_DEFINITIONS_PATH",

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.table_properties import METADATA_INFLIGHT_KEY, METADATA_PARTITIONS_KEY
 from tablekeeper.format.metadata_records import ColumnRange
-from tablekeeper.model import CommitMetadata, CompletionTime, RequestedTime
-from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.metadata_indexes import (
-    MetadataIndexes,
-    delete_metadata_table,
-    drop_metadata_indexes,
-    load_metadata_indexes,
-    refuse_index_loss,
-)
-from tablekeeper.txn.metadata_ranges import load_missing_ranges
-from tablekeeper.txn.metadata_sync import (
+from tablekeeper.metadata_table.delta_commit import (
     change_of_clean,
     change_of_commit,
     load_listed_files,
     rollback_metadata_update,
     write_metadata_update,
 )
-from tablekeeper.txn.properties_file import change_properties, load_table_config
+from tablekeeper.metadata_table.environment import OpenTable
+from tablekeeper.metadata_table.indexes import (
+    MetadataIndexes,
+    delete_metadata_table,
+    drop_metadata_indexes,
+    load_metadata_indexes,
+    refuse_index_loss,
+)
+from tablekeeper.metadata_table.ranges import load_missing_ranges
+from tablekeeper.model import CommitMetadata, CompletionTime, RequestedTime
+from tablekeeper.timeline.properties_file import change_properties, load_table_config
 
 __all__ = [
     "MetadataPolicy",
@@ -50,7 +50,7 @@ class MetadataPolicy:
 
 
 def sync_commit(
-    environment: TableEnvironment,
+    environment: OpenTable,
     policy: MetadataPolicy,
     metadata: CommitMetadata,
     *,
@@ -97,7 +97,7 @@ def sync_commit(
 
 
 def sync_rollback(
-    environment: TableEnvironment,
+    environment: OpenTable,
     *,
     target: RequestedTime,
     deleted: Iterable[str],
@@ -138,7 +138,7 @@ def sync_rollback(
 
 
 def sync_clean(
-    environment: TableEnvironment,
+    environment: OpenTable,
     *,
     deleted: Mapping[str, Iterable[str]],
     removed_partitions: Iterable[str],
@@ -163,7 +163,7 @@ def sync_clean(
     )
 
 
-def release_indexes(environment: TableEnvironment, *, action: str) -> None:
+def release_indexes(environment: OpenTable, *, action: str) -> None:
     """Before an action that takes completed commits back: drop the indexes that would still know their rows.
 
     Raises `UnsupportedFeatureError` unless the caller consents. The caller holds the table lock.
@@ -176,7 +176,7 @@ def release_indexes(environment: TableEnvironment, *, action: str) -> None:
     _drop_unmaintained(environment, config, indexes)
 
 
-def switch_off_metadata_table(environment: TableEnvironment) -> tuple[str, ...]:
+def switch_off_metadata_table(environment: OpenTable) -> tuple[str, ...]:
     """Do without the metadata table from now on: readers list directories, and a Java writer builds it anew.
 
     The caller holds the table lock. Returns the partitions that the metadata table had.
@@ -186,13 +186,13 @@ def switch_off_metadata_table(environment: TableEnvironment) -> tuple[str, ...]:
     return config.metadata_partitions
 
 
-def _switch_off(environment: TableEnvironment, config: TableConfig) -> tuple[str, ...]:
+def _switch_off(environment: OpenTable, config: TableConfig) -> tuple[str, ...]:
     change_properties(environment.storage, {METADATA_PARTITIONS_KEY: "", METADATA_INFLIGHT_KEY: ""})
     delete_metadata_table(environment.storage)
     return (f"the metadata table ({', '.join(config.metadata_partitions)}) was switched off, as asked",)
 
 
-def _drop_unmaintained(environment: TableEnvironment, config: TableConfig, indexes: MetadataIndexes) -> tuple[str, ...]:
+def _drop_unmaintained(environment: OpenTable, config: TableConfig, indexes: MetadataIndexes) -> tuple[str, ...]:
     if not indexes.dropped:
         return ()
     building = [name for name in config.metadata_partitions_inflight if name not in indexes.dropped]

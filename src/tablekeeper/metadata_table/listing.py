@@ -20,12 +20,7 @@ from tablekeeper.format.metadata_records import (
     metadata_file_group_index,
     metadata_partition_name,
 )
-from tablekeeper.model import join_path
-from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
-from tablekeeper.storage import Storage
-from tablekeeper.timeline import Timeline
-from tablekeeper.timeline.history import archived_completions
-from tablekeeper.timeline.metadata_layout import (
+from tablekeeper.metadata_table.layout import (
     FILES,
     METADATA_DIRECTORY,
     load_metadata_file_group,
@@ -33,6 +28,11 @@ from tablekeeper.timeline.metadata_layout import (
     metadata_config,
     plan_metadata_slices,
 )
+from tablekeeper.model import join_path
+from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import Timeline
+from tablekeeper.timeline.history import archived_completions
 
 __all__ = ["MetadataTable", "open_metadata_table"]
 
