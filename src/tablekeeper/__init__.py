@@ -14,10 +14,10 @@ from tablekeeper.errors import (
     UnsupportedFeatureError,
 )
 from tablekeeper.services.doctor import DoctorReport
-from tablekeeper.services.plans import ServiceResult
-from tablekeeper.services.rollback import RollbackResult
-from tablekeeper.services.savepoint import RestoreResult, Savepoint
-from tablekeeper.services.scheduling import ScheduledPlan
+from tablekeeper.services.plans.schedule import ScheduledPlan
+from tablekeeper.services.plans.service import ServiceResult
+from tablekeeper.services.recovery.rollback import RollbackResult
+from tablekeeper.services.recovery.savepoint import RestoreResult, Savepoint
 from tablekeeper.table import Table
 from tablekeeper.table.times import Changes
 from tablekeeper.write.results import WriteResult

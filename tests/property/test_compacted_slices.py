@@ -18,8 +18,8 @@ from tablekeeper.model import BaseFile, FileSlice, LogFile, RequestedTime
 from tablekeeper.read.slice_rows import SliceTask, read_slice
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import KEY_COLUMN
-from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
-from tablekeeper.services.log_compaction_kernels import LogCompactionTask, compact_logs
+from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
+from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile

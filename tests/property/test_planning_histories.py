@@ -25,7 +25,7 @@ from tablekeeper.format.plans import (
     encode_compaction_plan,
 )
 from tablekeeper.model import Action, FileGroupId, Instant, RequestedTime, State
-from tablekeeper.services.plans import Service, ServiceKind, Work
+from tablekeeper.services.plans.service import Service, ServiceKind, Work
 from tablekeeper.timeline import instant_path, load_content
 from tests.support.planning_world import MB, PlanningWorld, group
 

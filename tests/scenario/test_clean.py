@@ -14,7 +14,7 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.model import Action, CompletionTime, RequestedTime
 from tablekeeper.services.clean import execute as execution
-from tablekeeper.services.plans import PlanFlags
+from tablekeeper.services.plans.service import PlanFlags
 from tablekeeper.timeline import complete_instant, create_requested, load_content, start_inflight
 from tests.support.cleaning import (
     busy_past,

@@ -19,7 +19,7 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError, Tablekeep
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.read.log_changes import load_blocks
 from tablekeeper.read.query import load_query_snapshot
-from tablekeeper.services import scheduling
+from tablekeeper.services.plans import schedule
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.properties_file import change_properties
 from tests.support.recovery_world import SHAPES, World, shape_name, worlds
@@ -219,8 +219,8 @@ def test_a_plan_of_another_program_that_was_made_without_a_file_is_refused(
     """Such a plan does not say that it was compared with the commits: its execution compares more of them."""
     world = healthy({"table_type": "mor"}).copy()
     {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
-    monkeypatch.setattr(scheduling, "refuse_damaged_draft", lambda *_: None)
-    monkeypatch.setattr(scheduling, "CHECKED", {})
+    monkeypatch.setattr(schedule, "refuse_damaged_draft", lambda *_: None)
+    monkeypatch.setattr(schedule, "CHECKED", {})
     plan = world.table.schedule_compaction()
     with pytest.raises(CorruptTableError, match="gone"):
         world.table.execute(plan)
@@ -363,7 +363,7 @@ def test_a_plan_that_was_made_while_a_file_was_missing_is_refused_once_it_is_bac
     path = _newest(world.storage, ".parquet")
     data = world.storage.read(path)
     world.storage.delete(path)
-    monkeypatch.setattr(scheduling, "refuse_damaged_draft", lambda *_: None)
+    monkeypatch.setattr(schedule, "refuse_damaged_draft", lambda *_: None)
     plan = world.table.schedule_compaction()
     assert plan is not None
     world.storage.put(path, data)

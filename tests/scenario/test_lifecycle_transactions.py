@@ -17,7 +17,7 @@ from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import ConflictError, FencedError
 from tablekeeper.model import Action, RequestedTime, State
-from tablekeeper.services.cancel import remove_failed_plans
+from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.storage import MemoryStorage
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.txn.rollback import schedule_rollback

@@ -24,8 +24,8 @@ from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import FencedError, InvalidRequestError, PlanCancelledError, PlanHeldError
 from tablekeeper.model import Instant, RequestedTime, State
-from tablekeeper.services.cancel import remove_failed_plans
-from tablekeeper.services.plans import ServiceKind, ServiceResult
+from tablekeeper.services.plans.cancel import remove_failed_plans
+from tablekeeper.services.plans.service import ServiceKind, ServiceResult
 from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options

@@ -17,9 +17,9 @@ from tablekeeper.format.plans import (
     encode_compaction_plan,
 )
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.clustering_strategies import CLUSTERING_STRATEGIES
-from tablekeeper.services.compaction_strategies import COMPACTION_STRATEGIES, CompactionStrategy
-from tablekeeper.services.plans import ServiceKind
+from tablekeeper.services.clustering.strategies import CLUSTERING_STRATEGIES
+from tablekeeper.services.compaction.strategies import COMPACTION_STRATEGIES, CompactionStrategy
+from tablekeeper.services.plans.service import ServiceKind
 from tablekeeper.timeline import create_requested, load_content
 from tests.support.planning_world import PlanningWorld, group, time_of
 

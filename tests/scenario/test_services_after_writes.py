@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tablekeeper.services.plans import ServiceResult
-from tablekeeper.services.scheduling import ScheduledPlan
+from tablekeeper.services.plans.schedule import ScheduledPlan
+from tablekeeper.services.plans.service import ServiceResult
 from tests.support.recovery_world import FIRST, World
 from tests.support.table_builder import trips
 

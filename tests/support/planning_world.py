@@ -46,15 +46,15 @@ from tablekeeper.model import (
     WriteStat,
     join_path,
 )
-from tablekeeper.services.clustering import Clustering
-from tablekeeper.services.clustering_strategies import clustering_strategy
-from tablekeeper.services.compaction import Compaction
-from tablekeeper.services.compaction_strategies import compaction_strategy, log_compaction_strategy
-from tablekeeper.services.log_compaction import LogCompaction
-from tablekeeper.services.partitions import PlanningWindow
-from tablekeeper.services.plans import Plan, PlanFlags, Service, ServiceKind
-from tablekeeper.services.scheduling import Drafted, ScheduledPlan, plan_draft, schedule_plan
-from tablekeeper.services.strategies import OnlyPartitions
+from tablekeeper.services.clustering.service import Clustering
+from tablekeeper.services.clustering.strategies import clustering_strategy
+from tablekeeper.services.compaction.service import Compaction
+from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
+from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.plans.schedule import Drafted, ScheduledPlan, plan_draft, schedule_plan
+from tablekeeper.services.plans.service import Plan, PlanFlags, Service, ServiceKind
+from tablekeeper.services.plans.strategies import OnlyPartitions
+from tablekeeper.services.plans.window import PlanningWindow
 from tablekeeper.storage import FileInfo, MemoryStorage, Storage, forget_memory
 from tablekeeper.timeline import (
     Timeline,

@@ -26,7 +26,7 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import RequestedTime
-from tablekeeper.services.plans import PlanFlags, ServiceKind
+from tablekeeper.services.plans.service import PlanFlags, ServiceKind
 from tests.support.crew import Crew
 from tests.support.interleaving import Schedule
 from tests.support.recovery_world import World

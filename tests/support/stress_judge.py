@@ -25,7 +25,7 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.model import State
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime, SystemClock
 from tablekeeper.services.doctor import Severity
-from tablekeeper.services.plans import ServiceKind
+from tablekeeper.services.plans.service import ServiceKind
 from tablekeeper.timeline import load_timeline
 from tests.support.stress_plans import Past, load_past
 from tests.support.stress_service import AT_ONCE, SERVICE_JOURNAL

@@ -28,7 +28,7 @@ from tablekeeper.errors import (
 )
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
+from tablekeeper.services.plans.service import PlanFlags, ServiceKind, ServiceResult
 from tests.support.stress_plans import flags_text
 from tests.support.stress_worker import StressPlan, note, open_table
 

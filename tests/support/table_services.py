@@ -8,12 +8,12 @@ import tablekeeper as tk
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.config.service_settings import CompactionSettings, LogCompactionSettings
 from tablekeeper.model import RequestedTime
-from tablekeeper.services.compaction import Compaction
-from tablekeeper.services.compaction_strategies import compaction_strategy, log_compaction_strategy
-from tablekeeper.services.lifecycle import execute_plan
-from tablekeeper.services.log_compaction import LogCompaction
-from tablekeeper.services.plans import PlanFlags, Service, ServiceResult
-from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
+from tablekeeper.services.compaction.service import Compaction
+from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
+from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.plans.execute import execute_plan
+from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
+from tablekeeper.services.plans.service import PlanFlags, Service, ServiceResult
 
 __all__ = ["compact", "compact_logs", "compaction", "execute", "log_compaction", "schedule"]
 

@@ -11,7 +11,7 @@ CLAUSES = {"000-a": "One.", "000-b": "Two."}
 TESTS = {"tests/unit/test_a.py::test_one"}
 MODULES = {"txn/commit.py"}
 DONE = "| 000-a | One. | `txn/commit.py` | done | `tests/unit/test_a.py::test_one` |"
-PLANNED = "| 000-b | Two. | `services/lifecycle.py` | planned: table services | |"
+PLANNED = "| 000-b | Two. | `services/plans/execute.py` | planned: table services | |"
 
 
 def gaps(*lines: str) -> list[str]:

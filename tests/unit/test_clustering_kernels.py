@@ -17,7 +17,7 @@ from tablekeeper.errors import InvalidRequestError, PlanCancelledError
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.services.clustering_kernels import ClusterTask, cluster_group, refuse_bad_order
+from tablekeeper.services.clustering.kernels import ClusterTask, cluster_group, refuse_bad_order
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle

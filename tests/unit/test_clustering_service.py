@@ -22,8 +22,8 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.services.clustering import Clustering
-from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, PlanFlags, Service, Work
+from tablekeeper.services.clustering.service import Clustering
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, PlanFlags, Service, Work
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle

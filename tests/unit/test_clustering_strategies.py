@@ -11,14 +11,14 @@ from tablekeeper.config.clustering_order import Layout
 from tablekeeper.config.service_settings import ClusteringSettings, PartitionFilter, SliceOrder
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.services.clustering_strategies import (
+from tablekeeper.services.clustering.strategies import (
     CLUSTERING_STRATEGIES,
     ClusteringStrategy,
     SingleFileSortStrategy,
     SizeBasedStrategy,
     clustering_strategy,
 )
-from tablekeeper.services.plans import Draft, LeftOut
+from tablekeeper.services.plans.service import Draft, LeftOut
 
 __all__: list[str] = []
 

@@ -11,8 +11,8 @@ from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.services.compaction_plans import decode_slice_plan, encode_slice_plan
-from tablekeeper.services.plans import Plan, PlanFlags, Work
+from tablekeeper.services.plans.service import Plan, PlanFlags, Work
+from tablekeeper.services.plans.slice_plans import decode_slice_plan, encode_slice_plan
 
 GROUP = FileGroupId("city=sf", "a1b2c3d4-0000-0")
 OLD, FIRST, SECOND = "20240101000000000", "20240101000000001", "20240101000000002"

@@ -10,15 +10,15 @@ import pytest
 from tablekeeper.config.service_settings import CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.services.compaction_strategies import (
+from tablekeeper.services.compaction.strategies import (
     COMPACTION_STRATEGIES,
     CompactionStrategy,
     SliceChoice,
     compaction_strategy,
     log_compaction_strategy,
 )
-from tablekeeper.services.plans import Draft, LeftOut
-from tablekeeper.services.strategies import OnlyPartitions, day_of_partition, leave_out_slices, metrics_of
+from tablekeeper.services.plans.service import Draft, LeftOut
+from tablekeeper.services.plans.strategies import OnlyPartitions, day_of_partition, leave_out_slices, metrics_of
 
 __all__: list[str] = []
 

@@ -30,11 +30,11 @@ from tablekeeper.model import (
     State,
 )
 from tablekeeper.record.merge import KEY_COLUMN, MergeRule
-from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
-from tablekeeper.services.compaction_strategies import log_compaction_strategy
-from tablekeeper.services.log_compaction import LogCompaction
-from tablekeeper.services.log_compaction_kernels import LogCompactionTask, compact_logs
-from tablekeeper.services.plans import Draft
+from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
+from tablekeeper.services.compaction.strategies import log_compaction_strategy
+from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
+from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.plans.service import Draft
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.storage import forget_memory
 from tablekeeper.timeline import Timeline

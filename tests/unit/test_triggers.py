@@ -13,7 +13,7 @@ from tablekeeper.config.service_settings import (
     LogCompactionSettings,
 )
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
-from tablekeeper.services.triggers import Due, clustering_due, compaction_due, log_compaction_due
+from tablekeeper.services.plans.triggers import Due, clustering_due, compaction_due, log_compaction_due
 from tablekeeper.timeline import Timeline, parse_time
 
 __all__: list[str] = []

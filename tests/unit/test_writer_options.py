@@ -37,7 +37,7 @@ def storage() -> Iterator[MemoryStorage]:
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The path of a strategy in a module that has not been imported."""
     (tmp_path / f"{FOREIGN}.py").write_text(
-        "from tablekeeper.services.compaction_strategies import CompactionStrategy\n"
+        "from tablekeeper.services.compaction.strategies import CompactionStrategy\n"
         "class Mine(CompactionStrategy):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,3 +1,3 @@
-"""What keeps a table healthy: rollback, savepoints and restore, and the doctor."""
+"""What keeps a table healthy: one package a service, and the plans that they share."""
 
 __all__: list[str] = []

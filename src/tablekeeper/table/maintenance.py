@@ -22,15 +22,15 @@ from tablekeeper.errors import (
 )
 from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
-from tablekeeper.services.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
-from tablekeeper.services.explain import Explanation, explain_plan
-from tablekeeper.services.hopeless_plans import find_plan_damage
-from tablekeeper.services.lifecycle import execute_plan, find_plan
 from tablekeeper.services.metadata_upkeep import explain_metadata_upkeep, keep_metadata_table
-from tablekeeper.services.pending import PlanListing, load_plan_listing
-from tablekeeper.services.plans import PlanFlags, ServiceKind, ServiceResult
-from tablekeeper.services.scheduling import ScheduledPlan, schedule_plan
+from tablekeeper.services.plans.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
+from tablekeeper.services.plans.damage import find_plan_damage
+from tablekeeper.services.plans.execute import execute_plan, find_plan
+from tablekeeper.services.plans.explain import Explanation, explain_plan
+from tablekeeper.services.plans.listing import PlanListing, load_plan_listing
+from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
+from tablekeeper.services.plans.service import PlanFlags, ServiceKind, ServiceResult
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation

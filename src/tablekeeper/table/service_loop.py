@@ -18,9 +18,9 @@ from tablekeeper.config.service_options import SERVICES_ENABLED
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError, PlanHeldError, TablekeeperError
 from tablekeeper.runtime import Periodic, Runtime
-from tablekeeper.services.partitions import load_completed_plans
-from tablekeeper.services.plans import ServiceKind
-from tablekeeper.services.triggers import Due, clustering_due, compaction_due, log_compaction_due
+from tablekeeper.services.plans.service import ServiceKind
+from tablekeeper.services.plans.triggers import Due, clustering_due, compaction_due, log_compaction_due
+from tablekeeper.services.plans.window import load_completed_plans
 from tablekeeper.table.arguments import checked_names
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment

@@ -14,13 +14,13 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.read.pruning import PartitionPruner
 from tablekeeper.read.specs import partition_spec
 from tablekeeper.record.predicate import parse_predicate
-from tablekeeper.services.clustering import Clustering
-from tablekeeper.services.clustering_strategies import clustering_strategy
-from tablekeeper.services.compaction import Compaction
-from tablekeeper.services.compaction_strategies import compaction_strategy, log_compaction_strategy
-from tablekeeper.services.log_compaction import LogCompaction
-from tablekeeper.services.plans import Service, ServiceKind
-from tablekeeper.services.strategies import OnlyPartitions, PlanningStrategy
+from tablekeeper.services.clustering.service import Clustering
+from tablekeeper.services.clustering.strategies import clustering_strategy
+from tablekeeper.services.compaction.service import Compaction
+from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
+from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.plans.service import Service, ServiceKind
+from tablekeeper.services.plans.strategies import OnlyPartitions, PlanningStrategy
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["ClusteringRequest", "ServiceFactory"]

@@ -24,9 +24,9 @@ from tablekeeper.config.service_options import CLUSTERING_KEYS, COMPACTION_KEYS
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.properties import decode_properties, encode_properties
-from tablekeeper.services.clustering_strategies import CLUSTERING_STRATEGIES
-from tablekeeper.services.compaction_strategies import COMPACTION_STRATEGIES
-from tablekeeper.services.strategies import StrategyRegistry
+from tablekeeper.services.clustering.strategies import CLUSTERING_STRATEGIES
+from tablekeeper.services.compaction.strategies import COMPACTION_STRATEGIES
+from tablekeeper.services.plans.strategies import StrategyRegistry
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.properties_file import load_table_config
 

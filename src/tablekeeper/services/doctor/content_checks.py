@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.model import BaseFile, FileSlice, LogFile, join_path
-from tablekeeper.services.contents import find_base_damage, find_log_damage
+from tablekeeper.read.damage import find_base_damage, find_log_damage
 from tablekeeper.services.doctor.file_checks import visible_slices
 from tablekeeper.services.doctor.report import Finding, Severity
 from tablekeeper.services.doctor.view import TableView

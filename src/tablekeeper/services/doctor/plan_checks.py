@@ -2,7 +2,7 @@
 
 Only signs that nobody can be at work on a plan lead to a repair. An immutable plan is never taken away: its dead
 attempt is rolled back, so that whoever comes next can carry it out. Which other plans go, and when, is lazy clean's
-decision (`services/cancel.py`), with the same settings.
+decision (`services/plans/cancel.py`), with the same settings.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.cancel import pending_plans, why_removed
-from tablekeeper.services.clustering_plans import decode_group_plan
-from tablekeeper.services.compaction_plans import decode_slice_plan
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
-from tablekeeper.services.plans import Plan
+from tablekeeper.services.plans.cancel import pending_plans, why_removed
+from tablekeeper.services.plans.clustering_plans import decode_group_plan
+from tablekeeper.services.plans.service import Plan
+from tablekeeper.services.plans.slice_plans import decode_slice_plan
 from tablekeeper.timeline import instant_path, load_content, load_timeline
 from tablekeeper.txn.heartbeat import load_heartbeat_owner
 

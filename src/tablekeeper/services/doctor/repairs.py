@@ -13,14 +13,14 @@ from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
 from tablekeeper.metadata_table.update import switch_off_metadata_table
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.cancel import pending_plans, remove_failed_plan
 from tablekeeper.services.clean import finish_cleans
 from tablekeeper.services.doctor.explained import check_timeline_is_there, without_unsafe_repairs
 from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
 from tablekeeper.services.metadata_upkeep import keep_metadata_table
-from tablekeeper.services.rollback import execute_rollback
+from tablekeeper.services.plans.cancel import pending_plans, remove_failed_plan
+from tablekeeper.services.recovery.rollback import execute_rollback
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
 from tablekeeper.timeline.properties_file import change_properties

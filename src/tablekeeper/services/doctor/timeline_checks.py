@@ -9,9 +9,9 @@ from dataclasses import replace
 from tablekeeper.config.lock_settings import LockProvider
 from tablekeeper.errors import CorruptTableError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.cancel import pending_plans
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
+from tablekeeper.services.plans.cancel import pending_plans
 from tablekeeper.txn.candidates import load_rollback_plan
 from tablekeeper.txn.late_files import load_late_files
 

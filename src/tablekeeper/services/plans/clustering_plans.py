@@ -22,7 +22,7 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, Operation, RequestedTime
-from tablekeeper.services.plans import Plan, PlanFlags, Work
+from tablekeeper.services.plans.service import Plan, PlanFlags, Work
 from tablekeeper.storage import hadoop_path
 from tablekeeper.storage.protocol import StorageSpec
 

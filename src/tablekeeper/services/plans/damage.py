@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import BaseFile, Instant, LogFile
-from tablekeeper.services.contents import find_base_damage, find_log_damage
-from tablekeeper.services.input_check import refuse_damaged_input
-from tablekeeper.services.lifecycle import load_plan, was_rolled_back
-from tablekeeper.services.plans import Service
+from tablekeeper.read.damage import find_base_damage, find_log_damage
+from tablekeeper.services.plans.execute import load_plan, was_rolled_back
+from tablekeeper.services.plans.input_check import refuse_damaged_input
+from tablekeeper.services.plans.service import Service
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 

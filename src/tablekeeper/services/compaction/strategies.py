@@ -18,8 +18,8 @@ from tablekeeper.config.service_options import COMPACTION_KEYS
 from tablekeeper.config.service_settings import SCOPE_PARAM, CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import FileGroupId, FileSlice
-from tablekeeper.services.plans import Draft, LeftOut, PartitionChoice, Work
-from tablekeeper.services.strategies import (
+from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice, Work
+from tablekeeper.services.plans.strategies import (
     StrategyRegistry,
     day_of_partition,
     leave_out_partitions,

@@ -30,10 +30,10 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.input_check import refuse_damaged_input
-from tablekeeper.services.partitions import recorded_pending
-from tablekeeper.services.plans import Attempt, Plan, Rewritten, Service, ServiceKind, ServiceResult
-from tablekeeper.services.scheduling import process_name
+from tablekeeper.services.plans.input_check import refuse_damaged_input
+from tablekeeper.services.plans.schedule import process_name
+from tablekeeper.services.plans.service import Attempt, Plan, Rewritten, Service, ServiceKind, ServiceResult
+from tablekeeper.services.plans.window import recorded_pending
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import (

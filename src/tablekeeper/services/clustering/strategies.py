@@ -20,8 +20,8 @@ from tablekeeper.config.service_options import CLUSTERING_KEYS
 from tablekeeper.config.service_settings import SCOPE_PARAM, ClusteringSettings, PartitionFilter, SliceOrder
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.model import FileGroupId, FileSlice
-from tablekeeper.services.plans import Draft, LeftOut, PartitionChoice, Work
-from tablekeeper.services.strategies import StrategyRegistry, leave_out_partitions, leave_out_slices, split_busy
+from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice, Work
+from tablekeeper.services.plans.strategies import StrategyRegistry, leave_out_partitions, leave_out_slices, split_busy
 
 __all__ = [
     "CLUSTERING_STRATEGIES",

@@ -2,7 +2,7 @@
 
 A plan is a list of `Work`: file slices that are rewritten together. Compaction and log compaction have one slice each,
 clustering has many. Which slices, the strategy decides; how they are rewritten, the service; everything else about a
-plan (publishing it, guarding it, retrying or giving it up) is the same for all and lives in `lifecycle.py`.
+plan (publishing it, guarding it, retrying or giving it up) is the same for all and lives beside this module.
 """
 
 from __future__ import annotations

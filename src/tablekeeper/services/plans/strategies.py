@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import FileGroupId, FileSlice
-from tablekeeper.services.plans import Draft, LeftOut, PartitionChoice
+from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
 
 __all__ = [
     "OnlyPartitions",

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.model import RequestedTime
-from tablekeeper.services.plans import LeftOut, PlanFlags, Service, Work
-from tablekeeper.services.scheduling import plan_draft
+from tablekeeper.services.plans.schedule import plan_draft
+from tablekeeper.services.plans.service import LeftOut, PlanFlags, Service, Work
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["Explanation", "explain_plan"]

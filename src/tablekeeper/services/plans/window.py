@@ -32,7 +32,7 @@ from tablekeeper.format.plans import (
     decode_rollback_metadata,
 )
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State
-from tablekeeper.services.plans import PartitionChoice, Service, ServiceKind
+from tablekeeper.services.plans.service import PartitionChoice, Service, ServiceKind
 from tablekeeper.snapshot.snapshot import load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history

@@ -19,9 +19,9 @@ from typing import Any
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.lifecycle import find_plan, remove_plan
-from tablekeeper.services.plans import PlanFlags, ServiceKind
-from tablekeeper.services.scheduling import process_name
+from tablekeeper.services.plans.execute import find_plan, remove_plan
+from tablekeeper.services.plans.schedule import process_name
+from tablekeeper.services.plans.service import PlanFlags, ServiceKind
 from tablekeeper.timeline import Timeline, load_timeline, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan

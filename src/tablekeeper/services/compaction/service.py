@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import FileGroupId
-from tablekeeper.services.compaction_kernels import CompactionTask, compact_slice
-from tablekeeper.services.compaction_plans import decode_slice_plan, encode_slice_plan
-from tablekeeper.services.plans import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
-from tablekeeper.services.strategies import PlanningStrategy
+from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.services.plans.slice_plans import decode_slice_plan, encode_slice_plan
+from tablekeeper.services.plans.strategies import PlanningStrategy
 from tablekeeper.snapshot.snapshot import Snapshot
 
 __all__ = ["Compaction"]

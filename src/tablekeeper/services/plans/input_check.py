@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, LogFile, RequestedTime
-from tablekeeper.services.partitions import PlanningWindow
-from tablekeeper.services.plans import Draft, Plan
+from tablekeeper.services.plans.service import Draft, Plan
+from tablekeeper.services.plans.window import PlanningWindow
 from tablekeeper.snapshot.integrity import committed_files, files_of, plan_damage, plan_whole_slices, refuse_damage
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.slices import SliceRules

@@ -19,8 +19,8 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.format.plans.strategy import Strategy
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.services.plans import Plan, PlanFlags, Work
-from tablekeeper.services.strategies import metrics_of
+from tablekeeper.services.plans.service import Plan, PlanFlags, Work
+from tablekeeper.services.plans.strategies import metrics_of
 
 __all__ = ["decode_slice_plan", "encode_slice_plan"]
 

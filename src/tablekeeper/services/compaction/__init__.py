@@ -1,0 +1,3 @@
+"""Compaction: logs merged into base files."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The ways back: rollback, savepoints and restore."""
+
+__all__: list[str] = []
