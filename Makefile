@@ -100,7 +100,7 @@ demo: java $(STAMP) ## A guided tour on local Spark, about two minutes
 
 .PHONY: test
 test: java $(STAMP) ## All tests that need PyPI only (no Java Hudi, no browser)
-	$(BIN)/python -m pytest --ignore=tests/interop --ignore=tests/browser \
+	$(BIN)/python -m pytest --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters \
 	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
 .PHONY: interop
@@ -118,6 +118,10 @@ databases: $(STAMP) ## The service's store on PostgreSQL and MariaDB of the oper
 browser: $(STAMP) ## The pages of the service in a real Chromium (Debian's); renews the pictures in docs/images
 	@test -x /usr/bin/chromium || { echo "The pages are tested in Debian's Chromium, and /usr/bin/chromium is not there. Install it: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/browser -n 0 $(PYTEST_ARGS)
+
+.PHONY: clusters
+clusters: java $(STAMP) ## Real clusters of Spark, one master and two workers
+	$(BIN)/python -m pytest tests/clusters -n 0 --durations=10 $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
@@ -144,12 +148,13 @@ docs: $(STAMP) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: ci
-ci: ## What CI runs: check, docs, test, databases, browser, interop
+ci: ## What CI runs: check, docs, test, databases, browser, clusters, interop
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory databases
 	@$(MAKE) --no-print-directory browser
+	@$(MAKE) --no-print-directory clusters
 	@$(MAKE) --no-print-directory interop
 
 .PHONY: lock

@@ -31,10 +31,23 @@ FOLDER_MARKERS = (
     "interop",
     "server",
     "browser",
+    "clusters",
     "tidy",
 )
 # Folders in the order in which workers take them up: at the end there is little left to wait for.
-LONG_FIRST = ("scenario", "sim", "contract", "property", "golden", "interop", "unit", "tidy", "server", "browser")
+LONG_FIRST = (
+    "scenario",
+    "sim",
+    "contract",
+    "property",
+    "golden",
+    "interop",
+    "unit",
+    "tidy",
+    "server",
+    "browser",
+    "clusters",
+)
 # Sessions of tests live for minutes, and two of them share two cores: optimizing compilers and parallel collectors
 # cost such a session more than they give back.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
