@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from tablekeeper.runtime import SYSTEM_RUNTIME
 
 __all__ = ["HOSTS", "SparkApplication", "SparkCluster", "SparkWorker", "spark_cluster"]
 
@@ -150,14 +151,15 @@ def _start(log: Path, environment: Mapping[str, str], *arguments: str) -> subpro
 
 
 def _await(is_so: Any, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + _PATIENCE_S
+    clock = SYSTEM_RUNTIME.clock
+    until_s = clock.monotonic_s() + _PATIENCE_S
     while True:
         with suppress(URLError, ConnectionError, TimeoutError):
             if is_so():
                 return
         assert process.poll() is None, log.read_text()
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(0.1)
+        assert clock.monotonic_s() < until_s, log.read_text()
+        clock.sleep(0.1)
 
 
 def _of_session(session: int) -> list[int]:
