@@ -16,6 +16,13 @@ def imported_by(statement: str) -> set[str]:
 
 
 def test_importing_tablekeeper_imports_no_optional_or_slow_package() -> None:
-    loaded = imported_by("import tablekeeper")
+    loaded = imported_by("import tablekeeper; tablekeeper.Table")
     assert "pyarrow" in loaded
     assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
+
+
+def test_the_process_that_minds_a_job_starts_without_arrow() -> None:
+    """There is one beside every worker of the service."""
+    loaded = imported_by("import tablekeeper.server.engines.minder")
+    assert "tablekeeper" in loaded
+    assert "pyarrow" not in loaded
