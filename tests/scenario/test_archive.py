@@ -267,7 +267,7 @@ def test_with_a_metadata_table_nothing_goes_before_it_was_compacted_and_then_its
     results = write(tables.through(table), 14)
     table = tables.through(table)
     rows = rows_of(table.read())
-    by_java = {**EAGER, "tablekeeper.metadata.upkeep": "false"}
+    by_java = {**EAGER, "tablekeeper.metadata.compact": "false"}
     blocked = table.archive(options=by_java)
     assert (blocked.instants, blocked.metadata_instants) == ((), ())
     assert "the metadata table was never compacted" in blocked.reason

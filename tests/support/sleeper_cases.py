@@ -242,7 +242,7 @@ def _plans() -> dict[str, Case]:
     }
 
 
-def _upkeep() -> dict[str, Case]:
+def _housekeeping() -> dict[str, Case]:
     cancellable = _schedule("clustering", cancellable=True)
     return {
         "schedule_compaction": Case(lambda t, _: t.schedule_compaction(), "mor"),
@@ -265,4 +265,4 @@ def _upkeep() -> dict[str, Case]:
     }
 
 
-CASES: dict[str, Case] = {**_writes(), **_plans(), **_upkeep()}
+CASES: dict[str, Case] = {**_writes(), **_plans(), **_housekeeping()}

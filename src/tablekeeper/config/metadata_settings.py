@@ -1,4 +1,4 @@
-"""Settings of the upkeep of the metadata table: when it is compacted here, and whether at all."""
+"""Settings of the compaction of the metadata table: when it is compacted here, and whether at all."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tablekeeper.config.keys import METADATA_ENABLE
 from tablekeeper.errors import InvalidRequestError
 
-__all__ = ["METADATA_COMPACT_AFTER", "METADATA_OPTIONS", "METADATA_UPKEEP", "MetadataSettings"]
+__all__ = ["METADATA_COMPACT", "METADATA_COMPACT_AFTER", "METADATA_OPTIONS", "MetadataSettings"]
 
 METADATA_COMPACT_AFTER = "hoodie.metadata.compact.max.delta.commits"
-METADATA_UPKEEP = "tablekeeper.metadata.upkeep"
+METADATA_COMPACT = "tablekeeper.metadata.compact"
 
 METADATA_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
     (
@@ -20,7 +20,7 @@ METADATA_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
         int,
         "Delta commits of the metadata table after which a clean or an archive compacts it, as Java's writes do.",
     ),
-    (METADATA_UPKEEP, "true", bool, "Compact the metadata table and delete its old files; false leaves that to Java."),
+    (METADATA_COMPACT, "true", bool, "Compact the metadata table and delete its old files; false leaves that to Java."),
 )
 """Known options as (name, default, type, meaning)."""
 
@@ -44,5 +44,5 @@ class MetadataSettings:
             compact_after = int(text)
         except ValueError:
             raise InvalidRequestError(f"option {METADATA_COMPACT_AFTER}: {text!r} is not a whole number") from None
-        flags = (options.get(name) or "true" for name in (METADATA_UPKEEP, METADATA_ENABLE))
+        flags = (options.get(name) or "true" for name in (METADATA_COMPACT, METADATA_ENABLE))
         return cls(compact_after, is_enabled=all(flag.lower() == "true" for flag in flags))

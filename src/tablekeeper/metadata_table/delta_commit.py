@@ -344,7 +344,7 @@ def _is_compacted(files: Sequence[FileInfo], timeline: Timeline, target: Request
         return timeline.is_archived(target)
     slices = plan_metadata_slices(files, metadata_timeline=timeline, data_timeline=Timeline())
     bases = [each.base_instant for each in slices if each.base_instant is not None]
-    # The plan of a compaction that waits names the log files that it merges: whoever carries it out looks for them.
+    # The plan of a compaction that waits names the log files that it merges: whoever executes it looks for them.
     bases += [each.requested_at for each in timeline.pending if each.action is Action.COMPACTION]
     return any(base > RequestedTime(completed_at.value) for base in bases)
 

@@ -1,18 +1,30 @@
-"""What the metadata table asks of the table that it belongs to; the transactions of the layer above fill it in."""
+"""What the metadata table asks of the table that it belongs to. Locks lie a layer above; transactions fill this in."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 
-__all__ = ["OpenTable"]
+__all__ = ["HeldLock", "LockedTable", "OpenTable"]
+
+
+class HeldLock(Protocol):
+    """The lock of the table while it is held."""
+
+    @property
+    def held_s(self) -> float: ...
+
+    def check(self) -> None:
+        """Raise `FencedError` if another writer may hold the lock by now."""
+        ...
 
 
 class OpenTable(Protocol):
-    """An open table. What changes its metadata table is called while the table lock is held."""
+    """An open table, whose lock can be taken."""
 
     @property
     def storage(self) -> Storage: ...
@@ -27,3 +39,12 @@ class OpenTable(Protocol):
     def drops_indexes(self) -> bool:
         """The caller consents to losing indexes that an action would leave wrong."""
         ...
+
+    def locked(self) -> AbstractContextManager[LockedTable]: ...
+
+
+class LockedTable(OpenTable, Protocol):
+    """The table while its lock is held. What changes the metadata table asks for one."""
+
+    @property
+    def lease(self) -> HeldLock: ...

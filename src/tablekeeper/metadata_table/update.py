@@ -19,7 +19,7 @@ from tablekeeper.metadata_table.delta_commit import (
     rollback_metadata_update,
     write_metadata_update,
 )
-from tablekeeper.metadata_table.environment import OpenTable
+from tablekeeper.metadata_table.environment import LockedTable, OpenTable
 from tablekeeper.metadata_table.indexes import (
     MetadataIndexes,
     delete_metadata_table,
@@ -50,7 +50,7 @@ class MetadataPolicy:
 
 
 def sync_commit(
-    environment: OpenTable,
+    environment: LockedTable,
     policy: MetadataPolicy,
     metadata: CommitMetadata,
     *,
@@ -97,7 +97,7 @@ def sync_commit(
 
 
 def sync_rollback(
-    environment: OpenTable,
+    environment: LockedTable,
     *,
     target: RequestedTime,
     deleted: Iterable[str],
@@ -138,7 +138,7 @@ def sync_rollback(
 
 
 def sync_clean(
-    environment: OpenTable,
+    environment: LockedTable,
     *,
     deleted: Mapping[str, Iterable[str]],
     removed_partitions: Iterable[str],
@@ -176,7 +176,7 @@ def release_indexes(environment: OpenTable, *, action: str) -> None:
     _drop_unmaintained(environment, config, indexes)
 
 
-def switch_off_metadata_table(environment: OpenTable) -> tuple[str, ...]:
+def switch_off_metadata_table(environment: LockedTable) -> tuple[str, ...]:
     """Do without the metadata table from now on: readers list directories, and a Java writer builds it anew.
 
     The caller holds the table lock. Returns the partitions that the metadata table had.
@@ -186,7 +186,7 @@ def switch_off_metadata_table(environment: OpenTable) -> tuple[str, ...]:
     return config.metadata_partitions
 
 
-def _switch_off(environment: OpenTable, config: TableConfig) -> tuple[str, ...]:
+def _switch_off(environment: LockedTable, config: TableConfig) -> tuple[str, ...]:
     change_properties(environment.storage, {METADATA_PARTITIONS_KEY: "", METADATA_INFLIGHT_KEY: ""})
     delete_metadata_table(environment.storage)
     return (f"the metadata table ({', '.join(config.metadata_partitions)}) was switched off, as asked",)

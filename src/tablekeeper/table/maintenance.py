@@ -20,10 +20,10 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
+from tablekeeper.metadata_table.compaction import compact_metadata_table, explain_metadata_compaction
 from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
-from tablekeeper.services.metadata_upkeep import explain_metadata_upkeep, keep_metadata_table
 from tablekeeper.services.plans.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
 from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import execute_plan, find_plan
@@ -184,7 +184,7 @@ class Maintenance(TableHandle):
         settings = self._clean_settings(keep_commits, keep_hours, keep_file_versions, options)
         removed = remove_failed_plans(environment, LifecycleSettings.from_options(self._merged(options).given))
         result = execute_clean(environment, settings, engine=self._engine)
-        notes = self._keep_metadata_table(environment, options)
+        notes = self._compact_metadata_table(environment, options)
         if result is None:
             return None
         return replace(result, rolled_back=(*result.rolled_back, *removed), notes=(*result.notes, *notes))
@@ -196,7 +196,7 @@ class Maintenance(TableHandle):
         """
         settings = ArchiveSettings.from_options(self._merged(options).given)
         environment = self._load_environment()
-        notes = self._keep_metadata_table(environment, options)
+        notes = self._compact_metadata_table(environment, options)
         result = execute_archive(environment, settings)
         return replace(result, notes=(*result.notes, *notes))
 
@@ -274,7 +274,7 @@ class Maintenance(TableHandle):
         result = explain_archive(environment, ArchiveSettings.from_options(given))
         if not environment.config.has_metadata_table:
             return result
-        note = explain_metadata_upkeep(environment, MetadataSettings.from_options(given))
+        note = explain_metadata_compaction(environment, MetadataSettings.from_options(given))
         return replace(result, notes=(*result.notes, note))
 
     def services(self, names: Sequence[str], *, every: str | float = "30s") -> ServiceLoop:
@@ -344,19 +344,20 @@ class Maintenance(TableHandle):
     def _remove_failed_plans(self) -> tuple[RequestedTime, ...]:
         return remove_failed_plans(self._load_environment(), LifecycleSettings.from_options(self._options.given))
 
-    def _keep_metadata_table(
+    def _compact_metadata_table(
         self, environment: TableEnvironment, options: Mapping[str, object] | None
     ) -> tuple[str, ...]:
-        """Look after the metadata table, and tell of it. A failure here is a note: the service itself is not at fault.
+        """Compact the metadata table if that is due, and tell of it.
 
-        Nothing is hidden by that. What was begun is taken up by the next upkeep, and the doctor sees what is left.
+        A failure here is a note: the service itself is not at fault. Nothing is hidden by that. What was begun
+        is taken up by the next compaction, and the doctor sees what is left.
         """
         settings = MetadataSettings.from_options(self._merged(options).given)
         try:
-            done = keep_metadata_table(environment, settings)
+            done = compact_metadata_table(environment, settings)
         except TablekeeperError as error:
-            _LOG.warning("the upkeep of the metadata table failed: %s", error)
-            return (f"the upkeep of the metadata table failed and will be tried again: {error}",)
+            _LOG.warning("the compaction of the metadata table failed: %s", error)
+            return (f"the compaction of the metadata table failed and will be tried again: {error}",)
         return (str(done),) if done.instant is not None or done.is_held_up else ()
 
     def _schedule(

@@ -31,6 +31,7 @@ __all__ = [
     "following_time",
     "format_time",
     "instant_path",
+    "later_time",
     "load_commit_metadata",
     "load_content",
     "load_instant_files",
@@ -206,6 +207,16 @@ def parse_time(text: str, *, zone: str) -> int:
 def following_time(time: str) -> str:
     """The next millisecond by the digits, which order instants; in a zone that changes its offset it may not exist."""
     return format_time(parse_time(RequestedTime(time).order, zone="UTC") + 1, zone="UTC")
+
+
+def later_time(newest: str, *, now_ms: int, zone: str) -> str:
+    """Now, or just after the newest time of the table where that is later.
+
+    Clocks may disagree, and local time goes back an hour in autumn. Times are ordered by their digits, so these are
+    compared and counted on, whatever moments they stand for.
+    """
+    now = format_time(now_ms, zone=zone)
+    return now if not newest or now > RequestedTime(newest).order else following_time(newest)
 
 
 def time_bounds(epoch_ms: int, *, zone: str) -> tuple[str, str]:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, fields
 from tablekeeper.config.concurrency_settings import ConcurrencySettings
 from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.storage.scoped import ScopedStorage
-from tablekeeper.timeline import Timeline, following_time, format_time
+from tablekeeper.timeline import Timeline, later_time
 from tablekeeper.txn.locks import Lease, TableLock
 
 __all__ = ["LockedEnvironment", "TableEnvironment", "next_time", "time_after"]
@@ -78,10 +77,5 @@ def next_time(environment: TableEnvironment, timeline: Timeline, *, after: str =
 
 
 def time_after(environment: TableEnvironment, newest: str) -> str:
-    """Now, or just after the newest time of the table where that is later. Under the lock that it was read under.
-
-    Clocks may disagree, and local time goes back an hour in autumn. Times are ordered by their digits, so these are
-    compared and counted on, whatever moments they stand for.
-    """
-    now = format_time(environment.runtime.clock.now_ms(), zone=environment.config.time_zone)
-    return now if not newest or now > RequestedTime(newest).order else following_time(newest)
+    """Now, or just after the newest time of the table where that is later. Under the lock that it was read under."""
+    return later_time(newest, now_ms=environment.runtime.clock.now_ms(), zone=environment.config.time_zone)

@@ -20,7 +20,7 @@ class ArchiveResult:
     `files` were written to the archived timeline, merged ones included; `bytes_written` is their size. `active` is how
     many completed commits stay on the active timeline, and `reason` says why not more was archived; `bounds` are all
     instants at which archiving has to stop, the first one first. `metadata_instants` left the timeline of the metadata
-    table. `notes` tell what became of the metadata table's own upkeep.
+    table. `notes` tell what became of the metadata table's own compaction.
     """
 
     instants: tuple[Instant, ...] = ()

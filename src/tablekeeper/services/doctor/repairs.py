@@ -11,6 +11,7 @@ from itertools import chain
 
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
+from tablekeeper.metadata_table.compaction import compact_metadata_table
 from tablekeeper.metadata_table.update import switch_off_metadata_table
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.clean import finish_cleans
@@ -18,7 +19,6 @@ from tablekeeper.services.doctor.explained import check_timeline_is_there, witho
 from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
-from tablekeeper.services.metadata_upkeep import keep_metadata_table
 from tablekeeper.services.plans.cancel import pending_plans, remove_failed_plan
 from tablekeeper.services.recovery.rollback import execute_rollback
 from tablekeeper.snapshot.listing import load_files_of_instant
@@ -188,7 +188,7 @@ def _delete_leftovers(environment: TableEnvironment, repair: Repair, _: DoctorSe
 
 
 def _compact_metadata_table(environment: TableEnvironment, _: Repair, __: DoctorSettings) -> None:
-    done = keep_metadata_table(environment, MetadataSettings(compact_after=1))
+    done = compact_metadata_table(environment, MetadataSettings(compact_after=1))
     if done.is_held_up:
         raise TablekeeperError(str(done))
 

@@ -17,10 +17,12 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError, StorageEr
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.hfile import HFileReader
 from tablekeeper.format.plans import CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.metadata_table import compaction
+from tablekeeper.metadata_table.compaction import compact_metadata_table
 from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, metadata_config
+from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import Action, Operation, RequestedTime, State
 from tablekeeper.services.archive import ArchiveResult
-from tablekeeper.services.metadata_upkeep import MetadataUpkeep, execute, keep_metadata_table
 from tablekeeper.storage import Storage
 from tablekeeper.table import maintenance
 from tablekeeper.timeline.history import load_history
@@ -47,11 +49,11 @@ def write(world: World, n: int) -> None:
     world.upsert(trips((f"k{n % 5}", ("sf", "la")[n % 2], n, float(n)), (f"m{n}", "ny", n, float(n))))
 
 
-def keep(world: World, *, after: int = 1, storage: Storage | None = None) -> MetadataUpkeep:
+def keep(world: World, *, after: int = 1, storage: Storage | None = None) -> MetadataCompaction:
     world.clock.advance(1)
     runtime = one_thread_runtime(world.clock, process=77)
     environment = load_environment(storage or world.storage, Options(None), runtime=runtime)
-    return keep_metadata_table(environment, MetadataSettings(compact_after=after))
+    return compact_metadata_table(environment, MetadataSettings(compact_after=after))
 
 
 @pytest.mark.parametrize("table_type", ["cow", "mor"])
@@ -60,7 +62,7 @@ def test_a_compaction_changes_nothing_of_what_the_metadata_table_says(
 ) -> None:
     world = written(make, table_type=table_type)
     world.table.delete_partitions(["ny"])
-    world.table.clean(keep_commits=1, options={"tablekeeper.metadata.upkeep": "false"})
+    world.table.clean(keep_commits=1, options={"tablekeeper.metadata.compact": "false"})
     before, rows = load_content(world.storage), world.rows()
     assert {partition for partition, _ in before} == {"files", "column_stats", "partition_stats"}
     done = keep(world)
@@ -75,7 +77,7 @@ def test_a_compaction_changes_nothing_of_what_the_metadata_table_says(
 
 def test_the_base_files_hold_what_is_there_and_no_deletions(make: Callable[..., World]) -> None:
     world = written(make)
-    world.table.clean(keep_commits=1, options={"tablekeeper.metadata.upkeep": "false"})
+    world.table.clean(keep_commits=1, options={"tablekeeper.metadata.compact": "false"})
     keep(world)
     ((files,), statistics) = (load_slices(world.storage)[name] for name in ("files", "column_stats"))
     assert files.base is not None
@@ -147,7 +149,7 @@ def test_an_explanation_of_the_archive_says_what_becomes_of_the_metadata_table(m
 
 def test_options_leave_it_to_java(make: Callable[..., World]) -> None:
     world = written(make, count=9)
-    for option in ({"tablekeeper.metadata.upkeep": "false"}, {"hoodie.metadata.compact.max.delta.commits": "100"}):
+    for option in ({"tablekeeper.metadata.compact": "false"}, {"hoodie.metadata.compact.max.delta.commits": "100"}):
         assert world.table.archive(options=option).notes == ()
     assert all(i.action is Action.DELTA_COMMIT for i in metadata_timeline(world.storage))
     with pytest.raises(InvalidRequestError, match="is less than 1"):
@@ -185,15 +187,15 @@ def test_a_writer_that_commits_between_the_merge_and_its_publication_lies_on_top
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = written(make)
-    merged = execute._merge
+    merged = compaction._merge
 
     def meanwhile(*args: Any) -> Any:
-        monkeypatch.setattr(execute, "_merge", merged)
+        monkeypatch.setattr(compaction, "_merge", merged)
         write(world, 50)
         write(world, 51)
         return merged(*args)
 
-    monkeypatch.setattr(execute, "_merge", meanwhile)
+    monkeypatch.setattr(compaction, "_merge", meanwhile)
     done = keep(world)
     assert done.instant is not None
     assert done.delta_commits == 9
@@ -208,7 +210,7 @@ def test_a_commit_that_was_merged_and_is_rolled_back_before_the_publication_star
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = written(make)
-    wait, rounds = execute._wait_for_clock, []
+    wait, rounds = compaction._wait_for_clock, []
 
     def meanwhile(*args: Any) -> Any:
         rounds.append(args[1])
@@ -217,7 +219,7 @@ def test_a_commit_that_was_merged_and_is_rolled_back_before_the_publication_star
             world.table.rollback(world.timeline.completed_writes[-1].requested_at.value)
         return wait(*args)
 
-    monkeypatch.setattr(execute, "_wait_for_clock", meanwhile)
+    monkeypatch.setattr(compaction, "_wait_for_clock", meanwhile)
     done = keep(world)
     assert done.instant is not None
     assert [len(each.commits) for each in rounds] == [9, 8]
@@ -253,20 +255,20 @@ def test_a_commit_in_a_waiting_compaction_is_taken_back_without_its_log_files(ma
 
 
 def leave_attempt(world: World) -> RequestedTime:
-    """An upkeep that died after it had put its base files; its instant."""
+    """A compaction that died after it had put its base files; its instant."""
 
     def die(*_: object, **__: object) -> None:
         raise ConnectionAbortedError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "complete_instant", die)
+        patch.setattr(compaction, "complete_instant", die)
         with pytest.raises(ConnectionAbortedError):
             keep(world)
     (waiting,) = metadata_timeline(world.storage).pending
     return waiting.requested_at
 
 
-def test_what_an_upkeep_left_half_done_counts_for_nobody_and_is_removed_by_the_next(
+def test_what_a_compaction_left_half_done_counts_for_nobody_and_is_removed_by_the_next(
     make: Callable[..., World],
 ) -> None:
     world = written(make)
@@ -344,7 +346,7 @@ def test_records_that_do_not_merge_are_reported_as_damage_and_do_not_fail_the_se
     monkeypatch.setattr(maintenance, "execute_archive", lambda *_: ArchiveResult())
     (note,) = world.table.archive().notes
     assert "does not merge" in note
-    assert "the upkeep of the metadata table failed" in caplog.text
+    assert "the compaction of the metadata table failed" in caplog.text
     assert metadata_timeline(world.storage).pending == ()
 
 
@@ -356,11 +358,11 @@ def test_a_failing_store_is_a_note_of_the_service_that_has_done_its_work(
     def fail(*_: object) -> None:
         raise StorageError("the store is away", transient=True)
 
-    monkeypatch.setattr(execute, "_put", fail)
+    monkeypatch.setattr(compaction, "_put", fail)
     result = world.table.clean(keep_commits=1)
     assert result is not None
     assert result.files_deleted > 0
-    assert result.notes == ("the upkeep of the metadata table failed and will be tried again: the store is away",)
+    assert result.notes == ("the compaction of the metadata table failed and will be tried again: the store is away",)
     assert "the store is away" in repr(result)
     assert json.loads(json.dumps(result.to_dict()))["notes"] == list(result.notes)
     monkeypatch.undo()
@@ -407,19 +409,19 @@ def test_a_merge_starts_over_when_its_files_are_cleaned_away_under_it(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = written(make)
-    merged, rounds = execute._merge, []
+    merged, rounds = compaction._merge, []
 
     def meanwhile(*args: Any) -> Any:
         rounds.append(args[1])
         if len(rounds) == 1:
             with monkeypatch.context() as patch:
-                patch.setattr(execute, "_merge", merged)
+                patch.setattr(compaction, "_merge", merged)
                 for n in range(8, 11):
                     keep(world)
                     write(world, n)
         return merged(*args)
 
-    monkeypatch.setattr(execute, "_merge", meanwhile)
+    monkeypatch.setattr(compaction, "_merge", meanwhile)
     done = keep(world)
     assert done.instant is not None
     assert rounds.count("files") == 1

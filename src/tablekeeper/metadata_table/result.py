@@ -1,4 +1,4 @@
-"""What the upkeep of a metadata table did, as a value that prints well."""
+"""What a compaction of the metadata table did, as a value that prints well."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from tablekeeper.model import RequestedTime
 
-__all__ = ["MetadataUpkeep"]
+__all__ = ["MetadataCompaction"]
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataUpkeep:
+class MetadataCompaction:
     """`instant` is the compaction that was completed, None if there was none; `reason` says why not.
 
     `is_held_up`: a compaction was due and could not be, for the reason. `removed_attempts` are compactions that a

@@ -20,9 +20,11 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.options import Options
+from tablekeeper.metadata_table import compaction
+from tablekeeper.metadata_table.compaction import compact_metadata_table
+from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import Action, RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.services.metadata_upkeep import MetadataUpkeep, execute, keep_metadata_table
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.timeline import load_timeline
 from tablekeeper.write.prepare import load_environment
@@ -83,9 +85,9 @@ class World:
         for _ in range(count):
             self.table.upsert(self.rows())
 
-    def keep(self, after: int = 1) -> MetadataUpkeep:
+    def keep(self, after: int = 1) -> MetadataCompaction:
         environment = load_environment(self.storage, Options(None), runtime=SYSTEM_RUNTIME)
-        return keep_metadata_table(environment, MetadataSettings(compact_after=after))
+        return compact_metadata_table(environment, MetadataSettings(compact_after=after))
 
     def compactions(self) -> list[RequestedTime]:
         return [i.requested_at for i in metadata_timeline(self.storage).completed if i.action is Action.COMMIT]
@@ -183,7 +185,7 @@ def test_java_rewrites_and_deletes_what_we_compacted(spark: Any, tmp_path: Path)
 
 @contextmanager
 def dying_at(step: str) -> Iterator[None]:
-    """An upkeep that ends before `step`, as a process that is killed would."""
+    """A compaction that ends before `step`, as a process that is killed would."""
 
     class Killed(BaseException):
         pass
@@ -198,9 +200,9 @@ def dying_at(step: str) -> Iterator[None]:
         return put(environment, base, at)
 
     done: list[Any] = []
-    put = execute._put
+    put = compaction._put
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, *{"half of the base files": ("_put", put_two)}.get(step, (step, die)))
+        patch.setattr(compaction, *{"half of the base files": ("_put", put_two)}.get(step, (step, die)))
         with pytest.raises(Killed):
             yield
 

@@ -1,7 +1,7 @@
-"""The upkeep of a metadata table goes wrong at every storage call, sleeps through its lock, and meets writers anywhere.
+"""Compacting a metadata table goes wrong at every storage call, sleeps through its lock, and meets writers anywhere.
 
 After each of these the metadata table says what it said before, to readers at every moment; the next write and the next
-upkeep go through, and they leave no base file that no completed compaction stands for.
+compaction go through, and they leave no base file that no completed compaction stands for.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.format.metadata_log import decode_metadata_base_name
+from tablekeeper.metadata_table.compaction import compact_metadata_table
 from tablekeeper.metadata_table.layout import METADATA_DIRECTORY
+from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import Runtime
-from tablekeeper.services.metadata_upkeep import MetadataUpkeep, keep_metadata_table
 from tablekeeper.storage import MemoryStorage, Storage
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.write.prepare import load_environment
@@ -61,16 +62,16 @@ def write(world: World, n: int) -> None:
 
 def keep(
     world: World, wrap: Callable[[Storage], Storage] = lambda storage: storage, runtime: Runtime | None = None
-) -> MetadataUpkeep:
+) -> MetadataCompaction:
     world.clock.advance(1)
     runtime = runtime or one_thread_runtime(world.clock, process=5_000 + next(world._processes))
     storage = MemoryStorage(f"memory://{world.name}/table", runtime=runtime)
     options = Options(None).merged_over(load_writer_options(world.storage))
-    return keep_metadata_table(load_environment(wrap(storage), options, runtime=runtime), SETTINGS)
+    return compact_metadata_table(load_environment(wrap(storage), options, runtime=runtime), SETTINGS)
 
 
 def calls_of(world: World) -> list[tuple[str, str]]:
-    """The storage calls of an upkeep without faults."""
+    """The storage calls of a compaction without faults."""
     trial, made = world.copy(), list[StepStorage]()
 
     def watched(storage: Storage) -> Storage:
@@ -92,7 +93,7 @@ def refuse_litter(world: World) -> None:
 
 
 def check_goes_on(world: World) -> None:
-    """The next writer and the next upkeep, and what they leave."""
+    """The next writer and the next compaction, and what they leave."""
     world.clock.advance(LOCK_LAPSED_S)
     write(world, 30)
     world.refuse_stale_metadata_table()
@@ -105,7 +106,7 @@ def check_goes_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.name.lower())
-def test_the_metadata_table_says_the_same_whatever_call_of_an_upkeep_goes_wrong(start: World, fault: Fault) -> None:
+def test_the_metadata_table_says_the_same_whatever_call_of_a_compaction_goes_wrong(start: World, fault: Fault) -> None:
     calls, expected = calls_of(start), load_content(start.storage)
     steps = [n for n, (call, _) in enumerate(calls, 1) if fault is Fault.ERROR_BEFORE or call in WRITES]
     assert len(steps) > 8
@@ -130,7 +131,7 @@ def test_the_metadata_table_says_the_same_whatever_call_of_an_upkeep_goes_wrong(
         world.forget()
 
 
-def test_readers_find_the_same_between_any_two_calls_of_an_upkeep(start: World) -> None:
+def test_readers_find_the_same_between_any_two_calls_of_a_compaction(start: World) -> None:
     expected, rows = load_content(start.storage), start.rows()
     world, seen = start.copy(), list[str]()
 
@@ -148,7 +149,7 @@ def test_readers_find_the_same_between_any_two_calls_of_an_upkeep(start: World) 
     world.forget()
 
 
-def test_an_upkeep_between_any_two_calls_of_a_reader_changes_nothing_for_it(start: World) -> None:
+def test_a_compaction_between_any_two_calls_of_a_reader_changes_nothing_for_it(start: World) -> None:
     rows = start.rows()
     _, storage, _ = (client := start.client())
     client[0].read()
@@ -219,7 +220,7 @@ def test_a_commit_may_be_rolled_back_before_any_call_that_is_made_without_the_lo
         world.forget()
 
 
-def test_an_upkeep_that_wakes_up_after_others_have_gone_on_harms_nothing(start: World) -> None:
+def test_a_compaction_that_wakes_up_after_others_have_gone_on_harms_nothing(start: World) -> None:
     """It stops before any of its changes, loses the lock, and goes on when others have written and kept house."""
     calls = calls_of(start)
     steps = [n for n, (kind, path) in enumerate(calls, 1) if kind in WRITES and path.startswith(METADATA_DIRECTORY)]

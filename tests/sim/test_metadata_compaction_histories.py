@@ -16,7 +16,8 @@ from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, StorageError
 from tablekeeper.format.metadata_records import ColumnStatsRecord, FileListRecord
-from tablekeeper.services.metadata_upkeep import execute, keep_metadata_table
+from tablekeeper.metadata_table import compaction
+from tablekeeper.metadata_table.compaction import compact_metadata_table
 from tablekeeper.write.prepare import load_environment
 from tests.support.metadata_content import load_content, metadata_files, metadata_timeline
 from tests.support.recovery_world import World, worlds
@@ -108,14 +109,14 @@ class Life:
     def keep(self) -> None:
         runtime = one_thread_runtime(self.world.clock, process=900 + len(self.done))
         environment = load_environment(self.world.storage, Options(None), runtime=runtime)
-        keep_metadata_table(environment, MetadataSettings(compact_after=1))
+        compact_metadata_table(environment, MetadataSettings(compact_after=1))
 
     def die_keeping(self) -> None:
         def fail(*_: object, **__: object) -> None:
             raise StorageError("the store is away")
 
         with pytest.MonkeyPatch.context() as patch, suppress(StorageError):
-            patch.setattr(execute, self.rng.choice(["start_inflight", "_put", "complete_instant"]), fail)
+            patch.setattr(compaction, self.rng.choice(["start_inflight", "_put", "complete_instant"]), fail)
             self.keep()
 
     def check(self) -> None:

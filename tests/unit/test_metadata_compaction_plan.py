@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
-from tablekeeper.services.metadata_upkeep import (
+from tablekeeper.metadata_table.compaction_plan import (
     MetadataState,
     choose_time,
     plan_merge,
     plan_old_files,
     uncompacted_commits,
 )
+from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.storage import FileInfo
 from tablekeeper.timeline import Timeline, parse_time
 

@@ -11,14 +11,14 @@ rolled back, or somebody else has compacted, dropped or rebuilt the metadata tab
 
 Base files come after the plan and go before it: none lies there without an instant that says that it does not count,
 for one without would count as committed once the timeline has moved on. A process that dies in between leaves a pending
-compaction that readers pass over, Java's too. The next upkeep of ours knows it by its plan, and removes it; Java's next
-write carries it out instead. A pending compaction of Java's own is left alone.
+compaction that readers pass over, Java's too. The next one of ours knows it by its plan, and removes it; Java's next
+write executes it instead. A pending compaction of Java's own is left alone.
 
 Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
 deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.
 
-An index that is not maintained here (see `metadata_table/indexes.py`) keeps the upkeep away, until a write of ours has
-dropped the index.
+Nothing is compacted while there is an index that is not maintained here (see `indexes.py`), until a write of ours has
+dropped it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ from tablekeeper.format.metadata_log import (
     encode_metadata_base_name,
 )
 from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.metadata_table.compaction_plan import (
+    Merge,
+    MetadataState,
+    choose_time,
+    plan_merge,
+    plan_old_files,
+    uncompacted_commits,
+)
+from tablekeeper.metadata_table.environment import LockedTable, OpenTable
 from tablekeeper.metadata_table.indexes import load_metadata_indexes
 from tablekeeper.metadata_table.layout import (
     METADATA_DIRECTORY,
@@ -47,6 +56,7 @@ from tablekeeper.metadata_table.layout import (
     load_metadata_timeline,
     metadata_config,
 )
+from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,
@@ -60,21 +70,13 @@ from tablekeeper.model import (
     WriteStat,
     join_path,
 )
-from tablekeeper.services.metadata_upkeep.plan import (
-    Merge,
-    MetadataState,
-    choose_time,
-    plan_merge,
-    plan_old_files,
-    uncompacted_commits,
-)
-from tablekeeper.services.metadata_upkeep.result import MetadataUpkeep
 from tablekeeper.storage import FileInfo
 from tablekeeper.timeline import (
     Timeline,
     complete_instant,
     create_requested,
     instant_path,
+    later_time,
     load_content,
     load_timeline,
     parse_time,
@@ -83,9 +85,8 @@ from tablekeeper.timeline import (
 )
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.timeline.properties_file import load_table_config
-from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, time_after
 
-__all__ = ["explain_metadata_upkeep", "keep_metadata_table"]
+__all__ = ["compact_metadata_table", "explain_metadata_compaction"]
 
 _LOG = logging.getLogger(__name__)
 _OLDEST_VERSION = 8
@@ -93,7 +94,7 @@ _ROUNDS = 3
 _PATIENCE_MS = 1_000
 _MOST_DELETED = 2_000
 _ONLY_WRITER = "0-0-0"
-_OURS = "tablekeeper.metadata.upkeep"
+_OURS = "tablekeeper.metadata.compaction"
 """Key of the extra metadata by which a plan of ours is known."""
 
 
@@ -124,10 +125,10 @@ class _NewBase:
     data: bytes
 
 
-def keep_metadata_table(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep:
+def compact_metadata_table(environment: OpenTable, settings: MetadataSettings) -> MetadataCompaction:
     """Compact the metadata table if that is due, and delete its old files. One listing if it is not.
 
-    Raises what keeps it from being done; whatever was begun by then is taken up by the next upkeep, or by Java.
+    Raises what keeps it from being done; whatever was begun by then is taken up by the next compaction, or by Java.
     """
     idle = _find_idle(environment, settings)
     if idle is not None:
@@ -138,29 +139,29 @@ def keep_metadata_table(environment: TableEnvironment, settings: MetadataSetting
     return result
 
 
-def explain_metadata_upkeep(environment: TableEnvironment, settings: MetadataSettings) -> str:
-    """What an upkeep would do now, in a sentence. Changes nothing."""
+def explain_metadata_compaction(environment: OpenTable, settings: MetadataSettings) -> str:
+    """What a compaction would do now, in a sentence. Changes nothing."""
     idle = _find_idle(environment, settings)
     if idle is None:
         return "the metadata table would be compacted first"
     return f"the metadata table would not be compacted first: {idle.reason}"
 
 
-def _find_idle(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep | None:
+def _find_idle(environment: OpenTable, settings: MetadataSettings) -> MetadataCompaction | None:
     """Why there is nothing to do, None if a compaction is due."""
     config = environment.config
     if not settings.is_enabled:
-        return MetadataUpkeep(reason="that is left to Java, by the options")
+        return MetadataCompaction(reason="that is left to Java, by the options")
     if not config.has_metadata_table or config.version < _OLDEST_VERSION:
-        return MetadataUpkeep(reason="there is no metadata table that is kept in step here")
+        return MetadataCompaction(reason="there is no metadata table that is kept in step here")
     commits = uncompacted_commits(load_metadata_timeline(environment.storage, config))
     if len(commits) >= settings.compact_after:
         return None
     reason = f"{len(commits)} delta commits since its last compaction, {settings.compact_after} make one due"
-    return MetadataUpkeep(delta_commits=len(commits), reason=reason)
+    return MetadataCompaction(delta_commits=len(commits), reason=reason)
 
 
-def _compact(environment: TableEnvironment, settings: MetadataSettings) -> MetadataUpkeep:
+def _compact(environment: OpenTable, settings: MetadataSettings) -> MetadataCompaction:
     removed: tuple[RequestedTime, ...] = ()
     held_s = 0.0
     for _ in range(_ROUNDS):
@@ -168,7 +169,7 @@ def _compact(environment: TableEnvironment, settings: MetadataSettings) -> Metad
         removed, held_s = removed + seen.removed, held_s + seen.lock_held_s
         if isinstance(seen.merge, _HeldUp):
             why = seen.merge
-            return MetadataUpkeep(
+            return MetadataCompaction(
                 removed_attempts=removed, reason=why.reason, is_held_up=why.is_due, lock_held_s=held_s
             )
         try:
@@ -184,10 +185,10 @@ def _compact(environment: TableEnvironment, settings: MetadataSettings) -> Metad
         if done is not None:
             return replace(done, removed_attempts=removed, lock_held_s=held_s)
     reason = "others changed it each time that it was about to be compacted"
-    return MetadataUpkeep(removed_attempts=removed, reason=reason, is_held_up=True, lock_held_s=held_s)
+    return MetadataCompaction(removed_attempts=removed, reason=reason, is_held_up=True, lock_held_s=held_s)
 
 
-def _look(environment: TableEnvironment, settings: MetadataSettings) -> _Seen:
+def _look(environment: OpenTable, settings: MetadataSettings) -> _Seen:
     """What there is to merge, under the lock: without it a commit may be between its two completions."""
     removed: tuple[RequestedTime, ...] = ()
     with environment.locked() as held:
@@ -208,7 +209,7 @@ def _plan(state: MetadataState, *, least: int) -> Merge | _HeldUp:
     return merge
 
 
-def _load_state(environment: TableEnvironment, config: TableConfig) -> MetadataState | _HeldUp:
+def _load_state(environment: OpenTable, config: TableConfig) -> MetadataState | _HeldUp:
     """The metadata table as it is, or why it is not to be touched. Under the lock."""
     storage = environment.storage
     if not config.has_metadata_table:
@@ -233,7 +234,7 @@ def _load_state(environment: TableEnvironment, config: TableConfig) -> MetadataS
     )
 
 
-def _merge(environment: TableEnvironment, partition: str, slice_: MetadataSlice) -> _NewBase:
+def _merge(environment: OpenTable, partition: str, slice_: MetadataSlice) -> _NewBase:
     group = load_metadata_file_group(environment.storage, slice_, runtime=environment.runtime)
     try:
         entries = list(group.compacted())
@@ -244,7 +245,7 @@ def _merge(environment: TableEnvironment, partition: str, slice_: MetadataSlice)
     return _NewBase(FileGroupId(partition, slice_.file_id), slice_, len(entries), data)
 
 
-def _wait_for_clock(environment: TableEnvironment, merge: Merge) -> None:
+def _wait_for_clock(environment: OpenTable, merge: Merge) -> None:
     """The compaction takes place after the last delta commit and before now."""
     clock = environment.runtime.clock
     ahead_ms = parse_time(merge.newest.value, zone=environment.config.time_zone) + 2 - clock.now_ms()
@@ -252,7 +253,7 @@ def _wait_for_clock(environment: TableEnvironment, merge: Merge) -> None:
         clock.sleep((ahead_ms + 1) / 1000)
 
 
-def _publish(environment: LockedEnvironment, merge: Merge, bases: Sequence[_NewBase]) -> MetadataUpkeep | None:
+def _publish(environment: LockedTable, merge: Merge, bases: Sequence[_NewBase]) -> MetadataCompaction | None:
     """Complete the compaction, and delete what is old now. None if what was merged does not stand any more."""
     config = load_table_config(environment.storage)
     state = _load_state(environment, config)
@@ -272,12 +273,13 @@ def _publish(environment: LockedEnvironment, merge: Merge, bases: Sequence[_NewB
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     metadata = CommitMetadata(Operation.COMPACT, tuple(stats), extra, compacted=True)
     environment.lease.check()
-    completed_at = CompletionTime(time_after(environment, state.timeline.newest_time))
+    now_ms = environment.runtime.clock.now_ms()
+    completed_at = CompletionTime(later_time(state.timeline.newest_time, now_ms=now_ms, zone=config.time_zone))
     completed = complete_instant(
         storage, own, inflight, completed_at=completed_at, content=encode_commit_metadata(metadata)
     )
     deleted = _delete_old(environment, _with_compaction(state, completed, stats))
-    return MetadataUpkeep(
+    return MetadataCompaction(
         instant=at,
         delta_commits=len(merge.commits),
         files_written=len(stats),
@@ -286,7 +288,7 @@ def _publish(environment: LockedEnvironment, merge: Merge, bases: Sequence[_NewB
     )
 
 
-def _put(environment: TableEnvironment, base: _NewBase, at: RequestedTime) -> WriteStat:
+def _put(environment: OpenTable, base: _NewBase, at: RequestedTime) -> WriteStat:
     name = encode_metadata_base_name(MetadataBaseName(base.group.file_id, _ONLY_WRITER, at.value))
     path = join_path(base.group.partition, name)
     # Never over a file that is there: a process that lost the lock in its sleep must not change what counts by now.
@@ -304,7 +306,7 @@ def _put(environment: TableEnvironment, base: _NewBase, at: RequestedTime) -> Wr
     )
 
 
-def _delete_old(environment: LockedEnvironment, state: MetadataState) -> int:
+def _delete_old(environment: LockedTable, state: MetadataState) -> int:
     """What is left undone here, the next compaction does: the lock is not held for any number of files."""
     old = plan_old_files(state)[:_MOST_DELETED]
     environment.lease.check()
@@ -323,7 +325,7 @@ def _with_compaction(state: MetadataState, completed: Instant, stats: Sequence[W
 
 
 def _plan_of(merge: Merge) -> CompactionPlan:
-    """The plan as Java writes it, so that Java can carry it out."""
+    """The plan as Java writes it, so that Java can execute it."""
     return CompactionPlan(
         operations=tuple(_operation(partition, each) for partition, each in merge.slices),
         extra_metadata={_OURS: "true"},
@@ -357,7 +359,7 @@ def _base_instant(slice_: MetadataSlice) -> str:
     return slice_.logs[0].name.rpartition(".log.")[0].rpartition("_")[2]
 
 
-def _remove_attempts(environment: LockedEnvironment, config: TableConfig) -> tuple[RequestedTime, ...]:
+def _remove_attempts(environment: LockedTable, config: TableConfig) -> tuple[RequestedTime, ...]:
     """Take compactions off the timeline that a process of ours began and did not finish. Under the lock.
 
     Files go before the instant does, and of the instant the latest state first.
@@ -377,7 +379,7 @@ def _remove_attempts(environment: LockedEnvironment, config: TableConfig) -> tup
     return tuple(attempts)
 
 
-def _is_ours(environment: TableEnvironment, own: TableConfig, pending: Instant) -> bool:
+def _is_ours(environment: OpenTable, own: TableConfig, pending: Instant) -> bool:
     if pending.action is not Action.COMPACTION:
         return False
     requested = Instant(pending.requested_at, Action.COMPACTION, State.REQUESTED)
@@ -389,7 +391,7 @@ def _is_ours(environment: TableEnvironment, own: TableConfig, pending: Instant) 
     return _OURS in plan.extra_metadata
 
 
-def _load_base_files(environment: TableEnvironment) -> Mapping[RequestedTime, list[str]]:
+def _load_base_files(environment: OpenTable) -> Mapping[RequestedTime, list[str]]:
     """Paths of all base files by instant, in all metadata partitions, whether in use or not."""
     storage = environment.storage
     names = [name for name in storage.list_directories(METADATA_DIRECTORY) if not name.startswith(".")]
