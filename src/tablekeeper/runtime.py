@@ -158,6 +158,20 @@ class Threads:
         """At most `width` threads for a library that wants to own them; whoever asked shuts them down."""
         return ThreadPoolExecutor(max_workers=width, thread_name_prefix=name)
 
+    def call_within(self, seconds: float, function: Callable[[], T], *, name: str) -> T:
+        """`function()`; `TimeoutError` if it is not done in time, whose thread is then left to end by itself."""
+        future: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        # A daemon, unlike the threads of a pool: a call that never ends does not keep the process from ending.
+        threading.Thread(target=call, name=name, daemon=True).start()
+        return future.result(seconds)
+
     def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 16) -> list[R]:
         """`[function(i) for i in items]` on at most `width` threads, in the order of `items`."""
         work = list(items)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from tablekeeper.client.handover import Handover, HandoverTable, hand_over
 from tablekeeper.client.http import ServiceClient, ServiceRefusedError, ServiceUnreachableError
 
-__all__ = ["ServiceClient", "ServiceRefusedError", "ServiceUnreachableError"]
+__all__ = [
+    "Handover",
+    "HandoverTable",
+    "ServiceClient",
+    "ServiceRefusedError",
+    "ServiceUnreachableError",
+    "hand_over",
+]

@@ -10,6 +10,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
@@ -20,6 +21,9 @@ from tablekeeper.errors import InvalidRequestError, TablekeeperError
 __all__ = ["ServiceClient", "ServiceRefusedError", "ServiceUnreachableError", "path_of"]
 
 _MOST_BYTES = 64 << 20
+_KNOWN_STATUSES = frozenset(HTTPStatus)
+# This instance, or what stands before it, is not up: another one may be.
+_ELSEWHERE = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 
 
 class ServiceUnreachableError(TablekeeperError):
@@ -47,6 +51,8 @@ class ServiceClient:
         self._addresses = [_checked_address(address) for address in addresses]
         if not self._addresses:
             raise InvalidRequestError("the address of the service is missing, for example http://localhost:9091")
+        if not token.isascii() or not token.isprintable():
+            raise InvalidRequestError("the token of the service holds characters that no token has")
         self._token = token
         self._timeout_s = timeout_s
         self._rounds = max(1, rounds)
@@ -93,13 +99,21 @@ class ServiceClient:
             headers["Content-Type"] = "application/json"
         request = Request(address + path, data=data, headers=headers, method=method)  # noqa: S310 (checked scheme)
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
-                return _decoded(answer.read(_MOST_BYTES), answer.headers.get_content_type())
-        except HTTPError as error:
-            with error:
-                raise _refused(error) from None
+            status, content, content_type = self._exchange(request)
         except (URLError, OSError, http.client.HTTPException) as error:
             raise _SilentError(str(getattr(error, "reason", error) or type(error).__name__)) from error
+        if status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise _refused(status, content)
+        return _decoded(content, content_type)
+
+    def _exchange(self, request: Request) -> tuple[int, bytes, str]:
+        """Status, body and type of the answer, whatever the status; the body may end too early, or never come."""
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                return answer.status, answer.read(_MOST_BYTES), answer.headers.get_content_type()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read(_MOST_BYTES), error.headers.get_content_type()
 
 
 class _SilentError(Exception):
@@ -123,19 +137,19 @@ def _decoded(data: bytes, content_type: str) -> Any:
         return data.decode("utf-8", "replace")
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ServiceRefusedError(
             "the answer is not JSON: is this the address of a tablekeeper service?", code="not_json", status=200
         ) from None
 
 
-def _refused(error: HTTPError) -> ServiceRefusedError | _SilentError:
-    body = error.read(_MOST_BYTES)
+def _refused(status: int, content: bytes) -> ServiceRefusedError | _SilentError:
     try:
-        said = json.loads(body)["error"]
+        said = json.loads(content)["error"]
         code, message = str(said["code"]), str(said["message"])
-    except (ValueError, KeyError, TypeError):
-        code, message = "unknown", f"the service answered {error.code} {error.reason}"
-    if error.code in (502, 503, 504):
+    except (ValueError, KeyError, TypeError, RecursionError):
+        known = HTTPStatus(status).phrase if status in _KNOWN_STATUSES else ""
+        code, message = "unknown", f"the service answered {status} {known}".rstrip()
+    if status in _ELSEWHERE:
         return _SilentError(message)
-    return ServiceRefusedError(message, code=code, status=error.code)
+    return ServiceRefusedError(message, code=code, status=status)

@@ -105,6 +105,7 @@ RENAMED: Mapping[str, str] = {
     "hoodie.datasource.clustering.inline.enable": "hoodie.clustering.inline",
     "hoodie.datasource.clustering.async.enable": "hoodie.clustering.async.enabled",
     "hoodie.write.record.merge.mode": "hoodie.record.merge.mode",
+    "hoodie.table.services.enable": "hoodie.table.services.enabled",
     **{f"hoodie.deltastreamer.keygen.timebased.{each}": f"hoodie.keygen.timebased.{each}" for each in _TIMEBASED},
 }
 """Second names of options."""
@@ -346,7 +347,7 @@ IDLE_FAMILIES: Mapping[str, str] = {
     "hoodie.precommit.validators.": "validators before the commit",
     "hoodie.streamer.": "Java's ingestion program",
     "hoodie.deltastreamer.": "Java's ingestion program",
-    "hoodie.table.service.manager.": "Java's service manager",
+    "hoodie.table.service.manager.": "Java's client of the Table Management Service",
     "hoodie.write.commit.callback.": "calls after a commit",
     "hoodie.write.lock.dynamodb.": "a lock provider that is not here",
     "hoodie.write.lock.hivemetastore.": "a lock provider that is not here",

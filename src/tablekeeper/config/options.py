@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tablekeeper.config.archive_settings import ARCHIVE_OPTIONS
 from tablekeeper.config.clean_settings import CLEAN_OPTIONS
 from tablekeeper.config.concurrency_settings import CONCURRENCY_OPTIONS
+from tablekeeper.config.hosting_settings import HOSTING_OPTIONS
 from tablekeeper.config.java_keys import CLAIMS, IDLE, REFUSED, RENAMED, is_idle
 from tablekeeper.config.keys import (
     BLOCKS_SPECULATION,
@@ -170,6 +171,7 @@ OPTIONS: Mapping[str, OptionKey] = _register(
     SERVICE_OPTIONS,
     LIFECYCLE_OPTIONS,
     METADATA_OPTIONS,
+    HOSTING_OPTIONS,
 )
 """All known options by name."""
 

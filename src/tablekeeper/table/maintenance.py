@@ -34,6 +34,7 @@ from tablekeeper.services.plans.service import PlanFlags, ServiceKind, ServiceRe
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
+from tablekeeper.table.hosting import Hosting
 from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
@@ -291,8 +292,14 @@ class Maintenance(TableHandle):
         )
 
     def run_due(self, name: str) -> list[Any]:
-        """Run one of the `services` if its triggers say that it is due, and plans that wait. Returns what was done."""
+        """Run one of the `services` if its triggers say that it is due, and plans that wait. Returns what was done.
+
+        One that the options leave to the Table Management Service runs here only if that does not take it over.
+        """
         (checked,) = service_names([name])
+        hosting = Hosting(self._storage, self._options, self._runtime)
+        if checked in hosting.services and hosting.hand_over([checked]).services:
+            return []
         return self._run_due(checked, is_async=True)
 
     def _run_inline(self, service: InlineService) -> list[Any]:

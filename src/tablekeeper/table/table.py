@@ -47,8 +47,9 @@ from tablekeeper.table.claims import understood
 from tablekeeper.table.creation import NewTable, plan_table, refuse_other_table
 from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
+from tablekeeper.table.hosting import Hosting, run_after_write
 from tablekeeper.table.maintenance import Maintenance
-from tablekeeper.table.service_loop import InlineService, inline_services, run_inline, service_names
+from tablekeeper.table.service_loop import InlineService, inline_services, service_names
 from tablekeeper.table.streaming import StreamRequest, load_batch_guard, start_stream
 from tablekeeper.table.times import Changes, load_window, next_cursor, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
@@ -418,6 +419,7 @@ class Table(Maintenance):
     ) -> WriteResult:
         retries, extra = checked_count("retries", retries), checked_extra(extra)
         services = tuple(map(InlineService, service_names(inline))) if inline else inline_services(self._options)
+        hosting = Hosting(self._storage, self._options, self._runtime)
         source = self._engine.incoming(source)
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
@@ -433,7 +435,9 @@ class Table(Maintenance):
                     raise
                 retries -= 1
                 await_rival(self._load_environment(), error)
-        return run_inline(result, services, self._run_inline)
+        # Who names a service in the call wants it here.
+        hosted = hosting.services - {each.name for each in services if inline}
+        return run_after_write(result, services, hosting, self._run_inline, hosted=hosted)
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         # Before the rows are looked at: a batch of a stream that is in the table already costs nothing more.

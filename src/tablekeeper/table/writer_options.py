@@ -8,7 +8,7 @@ file of its own, named after its content, and the properties name the file that 
 which name none, it is `writer.properties`.
 
 Whoever can write to a table can change that file, so that nothing in it may run code: a strategy named by its Python
-path counts only in the options that a caller gives.
+path, and the address of a Table Management Service, count only in the options that a caller gives.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tablekeeper.config.hosting_settings import HOSTING_OPTIONS
 from tablekeeper.config.options import OPTIONS, Options
 from tablekeeper.config.service_options import CLUSTERING_KEYS, COMPACTION_KEYS
 from tablekeeper.config.table_config import TableConfig
@@ -39,6 +40,8 @@ _DIRECTORY = ".hoodie/.tablekeeper"
 _OLD_FILE = f"{_DIRECTORY}/writer.properties"
 _MARK = re.compile("[0-9a-f]{16}")
 _LOG = logging.getLogger(__name__)
+# Where a writer sends requests, with its token, is nothing that a table may say.
+_OF_THE_CALLER = frozenset(name for name, *_ in HOSTING_OPTIONS)
 _STRATEGIES: dict[str, StrategyRegistry[Any]] = {
     COMPACTION_KEYS.strategy: COMPACTION_STRATEGIES,
     CLUSTERING_KEYS.strategy: CLUSTERING_STRATEGIES,
@@ -47,9 +50,10 @@ _STRATEGIES: dict[str, StrategyRegistry[Any]] = {
 
 def save_writer_options(storage: Storage, options: Options) -> dict[str, str]:
     """Keep `options` of a table that is being made; what its properties have to say so that they count."""
-    if not options.given:
+    kept = {name: value for name, value in options.given.items() if name not in _OF_THE_CALLER}
+    if not kept:
         return {}
-    content = encode_properties(options.given)
+    content = encode_properties(kept)
     mark = hashlib.sha256(content).hexdigest()[:16]
     storage.put(_file(mark), content)
     return {WRITER_OPTIONS_KEY: mark}
@@ -71,7 +75,11 @@ def load_writer_options(storage: Storage, config: TableConfig | None = None) -> 
     except NotFoundError:
         return Options()
     return Options(
-        {name: value for name, value in kept.items() if name in OPTIONS and _is_harmless(name, value, file=file)}
+        {
+            name: value
+            for name, value in kept.items()
+            if name in OPTIONS and name not in _OF_THE_CALLER and _is_harmless(name, value, file=file)
+        }
     )
 
 
