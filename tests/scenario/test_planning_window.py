@@ -12,8 +12,7 @@ from tablekeeper.format.plans import (
     decode_compaction_plan,
     encode_compaction_plan,
 )
-from tablekeeper.model import Action, Instant, State
-from tablekeeper.services.plans.service import ServiceKind
+from tablekeeper.model import Action, Instant, ServiceKind, State
 from tablekeeper.timeline import create_requested, load_content, start_inflight
 from tests.support.planning_world import PlanningWorld, group
 from tests.support.storage_wrappers import CountingStorage

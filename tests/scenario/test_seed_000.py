@@ -23,9 +23,9 @@ from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import FencedError, InvalidRequestError, PlanCancelledError, PlanHeldError
-from tablekeeper.model import Instant, RequestedTime, State
+from tablekeeper.model import Instant, RequestedTime, ServiceKind, State
 from tablekeeper.services.plans.cancel import remove_failed_plans
-from tablekeeper.services.plans.service import ServiceKind, ServiceResult
+from tablekeeper.services.plans.service import ServiceResult
 from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options

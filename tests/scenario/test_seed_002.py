@@ -17,10 +17,9 @@ from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import ConflictError, InvalidRequestError, PlanCancelledError
-from tablekeeper.model import Action
+from tablekeeper.model import Action, ServiceKind
 from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.services.plans.schedule import ScheduledPlan
-from tablekeeper.services.plans.service import ServiceKind
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.candidates import load_pending_plan

@@ -16,10 +16,9 @@ from tablekeeper.format.plans import (
     decode_requested_replace_metadata,
     encode_compaction_plan,
 )
-from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
 from tablekeeper.services.clustering.strategies import CLUSTERING_STRATEGIES
 from tablekeeper.services.compaction.strategies import COMPACTION_STRATEGIES, CompactionStrategy
-from tablekeeper.services.plans.service import ServiceKind
 from tablekeeper.timeline import create_requested, load_content
 from tests.support.planning_world import PlanningWorld, group, time_of
 

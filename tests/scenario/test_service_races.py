@@ -9,9 +9,8 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.errors import ConflictError, FencedError, InvalidRequestError, StorageError
-from tablekeeper.model import RequestedTime
+from tablekeeper.model import RequestedTime, ServiceKind
 from tablekeeper.services.plans.schedule import ScheduledPlan
-from tablekeeper.services.plans.service import ServiceKind
 from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
 from tablekeeper.timeline import load_commit_metadata
 from tests.support.crew import TO_THE_END, Crew, calls_before

@@ -42,6 +42,7 @@ from tablekeeper.model import (
     Instant,
     Operation,
     RequestedTime,
+    ServiceKind,
     State,
     WriteStat,
     join_path,
@@ -52,7 +53,7 @@ from tablekeeper.services.compaction.service import Compaction
 from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
 from tablekeeper.services.plans.schedule import Drafted, ScheduledPlan, plan_draft, schedule_plan
-from tablekeeper.services.plans.service import Plan, PlanFlags, Service, ServiceKind
+from tablekeeper.services.plans.service import Plan, PlanFlags, Service
 from tablekeeper.services.plans.strategies import OnlyPartitions
 from tablekeeper.services.plans.window import PlanningWindow
 from tablekeeper.storage import FileInfo, MemoryStorage, Storage, forget_memory

@@ -25,8 +25,8 @@ from tablekeeper.errors import (
     StorageError,
     TablekeeperError,
 )
-from tablekeeper.model import RequestedTime
-from tablekeeper.services.plans.service import PlanFlags, ServiceKind
+from tablekeeper.model import RequestedTime, ServiceKind
+from tablekeeper.services.plans.service import PlanFlags
 from tests.support.crew import Crew
 from tests.support.interleaving import Schedule
 from tests.support.recovery_world import World

@@ -22,10 +22,9 @@ from typing import Any
 
 import tablekeeper as tk
 from tablekeeper.errors import TablekeeperError
-from tablekeeper.model import State
+from tablekeeper.model import ServiceKind, State
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime, SystemClock
 from tablekeeper.services.doctor import Severity
-from tablekeeper.services.plans.service import ServiceKind
 from tablekeeper.timeline import load_timeline
 from tests.support.stress_plans import Past, load_past
 from tests.support.stress_service import AT_ONCE, SERVICE_JOURNAL

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import tablekeeper as tk
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.plans import decode_outline
-from tablekeeper.model import Action, CommitMetadata, Instant, Operation, RequestedTime, State
-from tablekeeper.services.plans.service import PlanFlags, ServiceKind
+from tablekeeper.model import Action, CommitMetadata, Instant, Operation, RequestedTime, ServiceKind, State
+from tablekeeper.services.plans.service import PlanFlags
 from tablekeeper.timeline import load_commit_metadata, load_instant_files, load_timeline
 from tablekeeper.timeline.history import load_history
 from tablekeeper.txn.candidates import load_pending_plan

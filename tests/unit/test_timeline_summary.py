@@ -8,7 +8,7 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.config.options import Options
-from tablekeeper.services.plans.service import ServiceKind
+from tablekeeper.model import ServiceKind
 from tablekeeper.table.service_loop import find_due
 from tests.support.storage_wrappers import CountingStorage
 from tests.support.table_builder import TableBuilder, trips

@@ -27,7 +27,7 @@ from tablekeeper.cli.arguments import (
     show_result,
 )
 from tablekeeper.cli.failures import reported
-from tablekeeper.services.plans.service import ServiceKind
+from tablekeeper.model import ServiceKind
 from tablekeeper.table import Table
 
 __all__ = ["service_commands"]

@@ -16,7 +16,6 @@ __all__ = ["decode_instant_name", "encode_instant_name"]
 _NAME = re.compile(r"(\d+)(?:_(\d+))?\.([a-z]+)(?:\.([a-z]+))?", re.ASCII)
 _ACTIONS = {action.value: action for action in Action}
 _PENDING = {State.REQUESTED.value: State.REQUESTED, State.INFLIGHT.value: State.INFLIGHT}
-_NEVER_COMPLETED = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 
 
 def encode_instant_name(instant: Instant, *, layout: int = 2) -> str:
@@ -56,7 +55,7 @@ def decode_instant_name(name: str, *, layout: int = 2) -> Instant | None:
     if state_word is not None:
         state = _PENDING.get(state_word)
         return Instant(RequestedTime(requested), action, state) if state else None
-    if action in _NEVER_COMPLETED:
+    if action.is_plan:
         return None
     if layout == 1:
         completed = requested

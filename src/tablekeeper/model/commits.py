@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tablekeeper.model.actions import Operation
 from tablekeeper.model.files import FileGroupId
 
-__all__ = ["SCHEMA_KEY", "CommitMetadata", "Operation", "WriteStat"]
+__all__ = ["SCHEMA_KEY", "CommitMetadata", "WriteStat"]
 
 SCHEMA_KEY = "schema"
 """Key of `CommitMetadata.extra` that holds the table's Avro schema as JSON."""
-
-
-class Operation(enum.Enum):
-    """Kind of write; the value is Hudi's name for it in commit metadata."""
-
-    INSERT = "INSERT"
-    UPSERT = "UPSERT"
-    BULK_INSERT = "BULK_INSERT"
-    DELETE = "DELETE"
-    INSERT_OVERWRITE = "INSERT_OVERWRITE"
-    INSERT_OVERWRITE_TABLE = "INSERT_OVERWRITE_TABLE"
-    DELETE_PARTITION = "DELETE_PARTITION"
-    CLUSTER = "CLUSTER"
-    COMPACT = "COMPACT"
-    LOG_COMPACT = "LOG_COMPACT"
-    INDEX = "INDEX"
-    UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Action", "CompletionTime", "Instant", "RequestedTime", "State"]
+from tablekeeper.model.actions import Action
+
+__all__ = ["CompletionTime", "Instant", "RequestedTime", "State"]
 
 _FULL_LENGTH = 17
 
@@ -78,43 +80,6 @@ class CompletionTime(_InstantTime):
     """When an action completed and became visible to readers."""
 
     __slots__ = ()
-
-
-class Action(enum.Enum):
-    """What an instant does; the value is the word used in timeline file names."""
-
-    COMMIT = "commit"
-    DELTA_COMMIT = "deltacommit"
-    COMPACTION = "compaction"
-    LOG_COMPACTION = "logcompaction"
-    CLUSTERING = "clustering"
-    REPLACE_COMMIT = "replacecommit"
-    CLEAN = "clean"
-    ROLLBACK = "rollback"
-    SAVEPOINT = "savepoint"
-    RESTORE = "restore"
-    INDEXING = "indexing"
-
-    # Members are single objects. Enum's own hash is computed in Python, three times for each file of a timeline.
-    __hash__ = object.__hash__
-
-    @property
-    def completed_as(self) -> Action:
-        """The action that the completed instant carries: a finished compaction is a commit."""
-        return _COMPLETED_AS.get(self, self)
-
-    @property
-    def writes_data(self) -> bool:
-        """True for actions whose completion adds, replaces or rewrites rows or files that readers see."""
-        return self.completed_as in _DATA_ACTIONS
-
-
-_COMPLETED_AS = {
-    Action.COMPACTION: Action.COMMIT,
-    Action.LOG_COMPACTION: Action.DELTA_COMMIT,
-    Action.CLUSTERING: Action.REPLACE_COMMIT,
-}
-_DATA_ACTIONS = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 
 
 class State(enum.Enum):

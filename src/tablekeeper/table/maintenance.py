@@ -21,16 +21,16 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.metadata_table.compaction import compact_metadata_table, explain_metadata_compaction
-from tablekeeper.model import Instant, RequestedTime
+from tablekeeper.model import Instant, RequestedTime, ServiceKind
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
-from tablekeeper.services.plans.cancel import CancelResult, cancel_plan, pending_plans, remove_failed_plans
+from tablekeeper.services.plans.cancel import CancelResult, cancel_plan, remove_failed_plans
 from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import execute_plan, find_plan
 from tablekeeper.services.plans.explain import Explanation, explain_plan
 from tablekeeper.services.plans.listing import PlanListing, load_plan_listing
 from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
-from tablekeeper.services.plans.service import PlanFlags, ServiceKind, ServiceResult
+from tablekeeper.services.plans.service import PlanFlags, ServiceResult
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
@@ -306,8 +306,8 @@ class Maintenance(TableHandle):
         """The same after a write, or only the plan, for others to carry out."""
         if not service.only_plans:
             return self._run_due(service.name, is_async=False)
-        kind = ServiceKind(service.name.replace("_", " "))
-        if any(plan.action is kind.action for plan in pending_plans(load_timeline(self._storage, self.config))):
+        kind = ServiceKind.named(service.name)
+        if any(plan.action is kind.action for plan in load_timeline(self._storage, self.config).pending_plans):
             return []
         scheduled = self._schedule_due(kind, is_async=False)
         return [] if scheduled is None else [scheduled]
@@ -320,7 +320,7 @@ class Maintenance(TableHandle):
             due = is_clean_due(self._load_environment(), CleanSettings.from_options(self._options.given))
             cleaned = self.clean() if due else None
             return [] if cleaned is None else [cleaned]
-        kind = ServiceKind(name.replace("_", " "))
+        kind = ServiceKind.named(name)
         self._schedule_due(kind, is_async=is_async, executes=True)
         return list(self.execute_waiting(kind))
 
@@ -334,7 +334,7 @@ class Maintenance(TableHandle):
     def execute_waiting(self, kind: ServiceKind, *, options: Mapping[str, object] | None = None) -> list[ServiceResult]:
         """Carry out the plans of this kind that wait on the timeline and that nobody is at work on."""
         done = []
-        for instant in pending_plans(load_timeline(self._storage, self.config)):
+        for instant in load_timeline(self._storage, self.config).pending_plans:
             if instant.action is not kind.action:
                 continue
             try:
@@ -402,7 +402,7 @@ class Maintenance(TableHandle):
 
     def _find_damage(self, plan: Instant) -> str:
         """Why a pending plan cannot be executed; `""` if nothing is known against it."""
-        kind = next(kind for kind in ServiceKind if kind.action is plan.action)
+        kind = ServiceKind.of(plan.action)
         factory = self._factory(None, None)
         return find_plan_damage(factory.environment, factory.make(kind), plan)
 

@@ -17,8 +17,8 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.service_options import SERVICES_ENABLED
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError, PlanHeldError, TablekeeperError
+from tablekeeper.model import ServiceKind
 from tablekeeper.runtime import Periodic, Runtime
-from tablekeeper.services.plans.service import ServiceKind
 from tablekeeper.services.plans.triggers import Due, clustering_due, compaction_due, log_compaction_due
 from tablekeeper.services.plans.window import load_completed_plans
 from tablekeeper.table.arguments import checked_names

@@ -11,6 +11,7 @@ from tablekeeper.config.clustering_order import Layout
 from tablekeeper.config.options import Options
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError
+from tablekeeper.model import ServiceKind
 from tablekeeper.read.pruning import PartitionPruner
 from tablekeeper.read.specs import partition_spec
 from tablekeeper.record.predicate import parse_predicate
@@ -19,7 +20,7 @@ from tablekeeper.services.clustering.strategies import clustering_strategy
 from tablekeeper.services.compaction.service import Compaction
 from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
-from tablekeeper.services.plans.service import Service, ServiceKind
+from tablekeeper.services.plans.service import Service
 from tablekeeper.services.plans.strategies import OnlyPartitions, PlanningStrategy
 from tablekeeper.txn.environment import TableEnvironment
 

@@ -9,17 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
 from tablekeeper.timeline import Timeline, parse_time
 
 __all__ = ["PendingAction", "TimelineSummary", "summarize_timeline"]
 
-_SERVICES = {
-    Action.COMPACTION: "compaction",
-    Action.LOG_COMPACTION: "log_compaction",
-    Action.CLUSTERING: "clustering",
-    Action.CLEAN: "clean",
-}
+_SERVICES = {**{kind.action: kind.identifier for kind in ServiceKind}, Action.CLEAN: Action.CLEAN.value}
 
 
 @dataclass(frozen=True, slots=True)

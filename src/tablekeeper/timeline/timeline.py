@@ -17,17 +17,6 @@ __all__ = ["ArchiveReach", "Timeline", "latest_states"]
 ArchiveReach = Callable[[], RequestedTime | None]
 """The newest instant that the archived timeline may hold; None if nothing has been archived."""
 
-_WRITE_ACTIONS = frozenset(
-    {
-        Action.COMMIT,
-        Action.DELTA_COMMIT,
-        Action.REPLACE_COMMIT,
-        Action.COMPACTION,
-        Action.LOG_COMPACTION,
-        Action.CLUSTERING,
-    }
-)
-
 
 def latest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     """One instant for each action, in its latest state, by requested time."""
@@ -80,6 +69,11 @@ class Timeline:
         return tuple(i for i in self.instants if i.is_pending)
 
     @cached_property
+    def pending_plans(self) -> tuple[Instant, ...]:
+        """Compactions, log compactions and clusterings that wait or are being executed, by requested time."""
+        return tuple(i for i in self.pending if i.action.is_plan)
+
+    @cached_property
     def completed_writes(self) -> tuple[Instant, ...]:
         """Completed commits, delta commits and replace commits by requested time."""
         return tuple(i for i in self.completed if i.action.writes_data)
@@ -106,7 +100,7 @@ class Timeline:
         as archived before it is so without that write too.
         """
         savepoints = {i.requested_at for i in self.instants if i.action is Action.SAVEPOINT}
-        writes = [i.requested_at for i in self.instants if i.action in _WRITE_ACTIONS]
+        writes = [i.requested_at for i in self.instants if i.action.writes_data]
         newest = writes[-1] if writes else None
         return next((requested_at for requested_at in writes if requested_at not in savepoints), newest)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from tablekeeper.errors import TablekeeperError
-from tablekeeper.model import Action, Instant, RequestedTime
+from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.cancel_requests import load_cancel_request, load_cancelled_instants
 from tablekeeper.txn.environment import TableEnvironment
@@ -20,7 +20,6 @@ from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
 __all__ = ["remove_cancelled_plans"]
 
 _LOG = logging.getLogger(__name__)
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 
 
 def remove_cancelled_plans(
@@ -30,7 +29,7 @@ def remove_cancelled_plans(
 
     What fails is logged and left to the next one: the caller has other work to do.
     """
-    pending = [i.requested_at for i in timeline.pending if i.action in _SERVICES]
+    pending = [i.requested_at for i in timeline.pending_plans]
     if not pending:
         return ()
     wanted = load_cancelled_instants(environment.storage).intersection(pending)

@@ -38,17 +38,6 @@ CANCELLABLE_KEY = "tablekeeper.cancellable"
 MUTABLE_KEY = "tablekeeper.mutable"
 """Key in a plan's extra metadata; "true" says that rolling an attempt back removes the plan too."""
 
-_KINDS = {
-    Operation.COMPACT: WriteKind.COMPACTION,
-    Operation.LOG_COMPACT: WriteKind.LOG_COMPACTION,
-    Operation.CLUSTER: WriteKind.CLUSTERING,
-}
-_SERVICES = {
-    Action.COMPACTION: WriteKind.COMPACTION,
-    Action.LOG_COMPACTION: WriteKind.LOG_COMPACTION,
-    Action.CLUSTERING: WriteKind.CLUSTERING,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class PendingPlan:
@@ -72,8 +61,8 @@ def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
     """File groups that the instant wrote, replaced or plans to rewrite."""
     if instant.is_completed:
         return touched_by_commit(load_commit_metadata(environment.storage, environment.config, instant))
-    if instant.action in _SERVICES:
-        return Touched(load_pending_plan(environment, instant).groups, _SERVICES[instant.action])
+    if instant.action.is_plan:
+        return Touched(load_pending_plan(environment, instant).groups, WriteKind.of(instant.action.service))
     return Touched(load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
 
 
@@ -91,21 +80,20 @@ def load_inflight(environment: TableEnvironment, instant: Instant) -> CommitMeta
 
 def touched_by_commit(metadata: CommitMetadata) -> Touched:
     """The same for a completed instant whose metadata is at hand."""
-    return Touched(metadata.file_groups, _KINDS.get(metadata.operation, WriteKind.INGESTION))
+    return Touched(metadata.file_groups, WriteKind.of(metadata.operation.service))
 
 
 def load_planned_groups(
     environment: TableEnvironment, timeline: Timeline, *, with_cancellable: bool = True
 ) -> frozenset[FileGroupId]:
     """File groups that pending plans of table services are about to rewrite."""
-    instants = [instant for instant in timeline.pending if instant.action in _SERVICES]
-    plans = [load_pending_plan(environment, instant) for instant in instants]
+    plans = [load_pending_plan(environment, instant) for instant in timeline.pending_plans]
     return frozenset(group for plan in plans if with_cancellable or not plan.is_cancellable for group in plan.groups)
 
 
 def load_is_cancellable(environment: TableEnvironment, instant: Instant) -> bool:
     """Whether the pending plan of a table service yields to ingestion."""
-    return instant.action in _SERVICES and load_pending_plan(environment, instant).is_cancellable
+    return instant.action.is_plan and load_pending_plan(environment, instant).is_cancellable
 
 
 def load_pending_plan(environment: TableEnvironment, instant: Instant) -> PendingPlan:

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tablekeeper.config.lock_settings import CandidateStrategy, ConflictSettings
-from tablekeeper.model import Action, CompletionTime, FileGroupId, Instant, RequestedTime
+from tablekeeper.model import CompletionTime, FileGroupId, Instant, RequestedTime, ServiceKind
 
 __all__ = [
     "Conflict",
@@ -60,15 +60,10 @@ class WriteKind(enum.Enum):
     COMPACTION = "compaction"
     LOG_COMPACTION = "log compaction"
 
-
-_PENDING_KINDS = {
-    Action.COMMIT: WriteKind.INGESTION,
-    Action.DELTA_COMMIT: WriteKind.INGESTION,
-    Action.REPLACE_COMMIT: WriteKind.INGESTION,
-    Action.CLUSTERING: WriteKind.CLUSTERING,
-    Action.COMPACTION: WriteKind.COMPACTION,
-    Action.LOG_COMPACTION: WriteKind.LOG_COMPACTION,
-}
+    @classmethod
+    def of(cls, service: ServiceKind | None) -> WriteKind:
+        """What a service does; rows are written by none."""
+        return cls.INGESTION if service is None else cls(service.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,7 @@ class Conflict:
 
 def pending_kind(instant: Instant) -> WriteKind | None:
     """The kind of a pending instant; None for those that write no data (clean, rollback, savepoint, …)."""
-    return _PENDING_KINDS.get(instant.action)
+    return WriteKind.of(instant.action.service) if instant.action.writes_data else None
 
 
 def select_candidates(

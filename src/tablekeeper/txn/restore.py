@@ -39,8 +39,6 @@ from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
 
 __all__ = ["Restored", "execute_restore", "load_restore_plan", "plan_restore"]
 
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
-
 
 @dataclass(frozen=True, slots=True)
 class Restored:
@@ -128,7 +126,7 @@ def load_restore_plan(environment: TableEnvironment, restore: Instant) -> Restor
 
 def _stays(pending: Instant, commit: Instant) -> bool:
     """A service that had only been planned when the savepoint was made, and has not begun."""
-    planned = pending.action in _SERVICES and pending.state is State.REQUESTED
+    planned = pending.action.is_plan and pending.state is State.REQUESTED
     return planned and pending.requested_at < commit.requested_at
 
 

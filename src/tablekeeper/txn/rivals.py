@@ -19,17 +19,17 @@ from functools import partial
 from typing import Protocol
 
 from tablekeeper.errors import ConflictError
-from tablekeeper.model import Action, CommitMetadata, FileGroupId, Instant, RequestedTime
+from tablekeeper.model import CommitMetadata, FileGroupId, Instant, RequestedTime
 from tablekeeper.timeline import Timeline, load_commit_metadata
 from tablekeeper.txn.candidates import load_is_cancellable, load_touched, touched_by_commit
-from tablekeeper.txn.conflict import OwnWrite, Touched, WriteKind, find_conflict, select_candidates
+from tablekeeper.txn.conflict import OwnWrite, Touched, WriteKind, find_conflict, pending_kind, select_candidates
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["NothingUnseen", "Rivals", "Unseen", "conflict_error"]
 
 _SHOWN_GROUPS = 3
 # Services that leave rows where a log file with a later completion time finds them.
-_COMPACTIONS = {Action.COMPACTION: WriteKind.COMPACTION, Action.LOG_COMPACTION: WriteKind.LOG_COMPACTION}
+_COMPACTIONS = frozenset({WriteKind.COMPACTION, WriteKind.LOG_COMPACTION})
 
 
 class Unseen(Protocol):
@@ -120,13 +120,14 @@ class Rivals:
             metadata = self._metadata[instant.requested_at]
             touched = touched_by_commit(metadata)
             return self._unshared(touched, metadata) if self._shares_groups else touched
-        if self._shares_groups and instant.action in _COMPACTIONS:
-            return Touched(frozenset(), _COMPACTIONS[instant.action])
+        kind = pending_kind(instant)
+        if self._shares_groups and kind in _COMPACTIONS:
+            return Touched(frozenset(), kind)
         return load_touched(self._environment, instant)
 
     def _unshared(self, touched: Touched, metadata: CommitMetadata) -> Touched:
         """What of a commit this write cannot stand beside, although it only adds log files."""
-        if touched.kind in _COMPACTIONS.values():
+        if touched.kind in _COMPACTIONS:
             return Touched(frozenset(), touched.kind)
         if metadata.replaced is not None:
             return touched

@@ -70,7 +70,6 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +261,7 @@ def load_files_of(environment: TableEnvironment, target: Instant) -> frozenset[s
 
 def leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
     """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was called off."""
-    if target.action not in _SERVICES:
+    if not target.action.is_plan:
         return False
     if load_pending_plan(environment, target).is_mutable:
         return True
@@ -302,7 +301,7 @@ def _begin(
         action = Action(plan.instant.action)
     ordered = tuple(sorted(files))
     # Asked before the first change: a death on the way must not change the answer.
-    keeps_plan = action in _SERVICES and not removes_plan and not leaves_with_attempt(held, current)
+    keeps_plan = action.is_plan and not removes_plan and not leaves_with_attempt(held, current)
     held.lease.check()
     rollback = _find_or_request(held, timeline, current, ordered, known=rollback)
     if rollback.state is State.REQUESTED:
@@ -351,7 +350,7 @@ def _finish(held: LockedEnvironment, begun: _Begun, before_publish: BeforeRollba
     outcome = RolledBack(begun.target, begun.rollback, begun.files, metadata)
     # A plan that is to go must not outlive its rollback as one that can be executed: it goes before the rollback
     # completes. Who dies in between leaves a rollback without a target, which the next clean finishes.
-    goes_first = begun.target.action in _SERVICES and not begun.keeps_plan
+    goes_first = begun.target.action.is_plan and not begun.keeps_plan
     if is_ours:
         first = next_time(held, timeline)
         before_publish(held, outcome, CompletionTime(first))
@@ -395,7 +394,7 @@ def _remove_target(
         fence_attempts(environment.storage, target.requested_at)
         delete_heartbeat(environment.storage, target.requested_at)
     _remove_states(environment, target, keeps_requested=keeps_plan)
-    if target.action in _SERVICES and not keeps_plan:
+    if target.action.is_plan and not keeps_plan:
         delete_cancel_request(environment.storage, target.requested_at)
 
 

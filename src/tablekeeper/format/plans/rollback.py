@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.format.avro_container import decode_record, encode_record
+from tablekeeper.model import Action
 
 __all__ = [
     "InstantInfo",
@@ -26,6 +27,7 @@ __all__ = [
 
 _PLAN_SCHEMA = "HoodieRollbackPlan"
 _METADATA_SCHEMA = "HoodieRollbackMetadata"
+_PLAN_ACTIONS = frozenset(action.value for action in Action if action.is_plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class InstantInfo:
 
     commit_time: str
     action: str
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether it is a plan of a service that rewrites file slices."""
+        return self.action in _PLAN_ACTIONS
 
 
 @dataclass(frozen=True, slots=True)

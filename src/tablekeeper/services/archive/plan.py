@@ -29,12 +29,11 @@ from dataclasses import dataclass
 
 from tablekeeper.config.archive_settings import ArchiveSettings
 from tablekeeper.config.clean_settings import CleanPolicy
-from tablekeeper.model import Action, Instant, RequestedTime
+from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind
 from tablekeeper.timeline import Timeline, format_time, parse_time
 
 __all__ = ["ActiveAction", "ArchivePlan", "ArchiveView", "Bound", "MetadataState", "RetainedByClean", "plan_archive"]
 
-_SERVICES = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING)
 _KEPT_WITH_CLEANING = 2
 _MAX_BYTES = 128 * 1024 * 1024
 
@@ -301,7 +300,7 @@ def _compacted_bound(view: ArchiveView) -> Iterator[Bound]:
 
 def _plan_bounds(view: ArchiveView, keep_max: int) -> Iterator[Bound]:
     commits = view.timeline.completed_writes
-    for service in _SERVICES:
+    for service in (kind.action for kind in ServiceKind):
         last = _last(action.instant.requested_at for action in view.actions if action.begun_as is service)
         if last is None:
             continue

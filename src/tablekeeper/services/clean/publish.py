@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 _ATTEMPTS = 3
 _MANY_PARTITIONS = 100
 _HOUR_MS = 3_600_000
@@ -140,7 +139,7 @@ def _after_news(environment: TableEnvironment, drafted: Drafted, timeline: Timel
     known = frozenset(drafted.view.timeline.instants)
     savepoints = [i for i in savepoints_of(timeline) if i not in known]
     seen = {i.requested_at for i in known}
-    plans = [i for i in timeline.pending if i.action in _SERVICES and i.requested_at not in seen]
+    plans = [i for i in timeline.pending_plans if i.requested_at not in seen]
     holds = load_holds(environment, savepoints=savepoints, plans=plans)
     # Whoever is writing may be about to write into a partition that looks abandoned.
     is_written = any(i.action in INGESTION for i in timeline.pending)

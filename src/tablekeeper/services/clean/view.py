@@ -58,7 +58,6 @@ from tablekeeper.txn.savepoints import load_savepoint, savepoints_of
 
 __all__ = ["LastClean", "Scope", "find_last_clean", "load_holds", "load_last_clean", "load_view", "plan_scope"]
 
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 _ONLY_UPDATES_LEAVE_WORK = frozenset({Operation.INSERT, Operation.UPSERT, Operation.BULK_INSERT})
 
 Files = Mapping[str, list[tuple[str, int]]]
@@ -124,7 +123,7 @@ def load_view(environment: TableEnvironment, settings: CleanSettings) -> tuple[C
         scope = Scope("a restore, or the rollback of a replace commit, brought file groups back since the last clean")
     files = _load_files(environment, config, timeline, _load_partitions(environment, timeline, scope))
     savepoints = savepoints_of(timeline)
-    plans = [i for i in timeline.pending if i.action in _SERVICES]
+    plans = timeline.pending_plans
     view = CleanView(
         config=config,
         timeline=timeline,

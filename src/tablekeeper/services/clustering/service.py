@@ -15,10 +15,10 @@ from tablekeeper.config.clustering_order import OutputLayout
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId
+from tablekeeper.model import FileGroupId, ServiceKind
 from tablekeeper.services.clustering.kernels import ClusterTask, cluster_group, refuse_bad_order
 from tablekeeper.services.plans.clustering_plans import decode_group_plan, encode_group_plan
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten
 from tablekeeper.services.plans.strategies import PlanningStrategy
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.storage.protocol import StorageSpec

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId
+from tablekeeper.model import FileGroupId, ServiceKind
 from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten
 from tablekeeper.services.plans.slice_plans import decode_slice_plan, encode_slice_plan
 from tablekeeper.services.plans.strategies import PlanningStrategy
 from tablekeeper.snapshot.snapshot import Snapshot

@@ -11,7 +11,7 @@ from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.metadata_table.listing import open_metadata_table
-from tablekeeper.model import Action, FileGroupId, FileSlice, Instant, RequestedTime, State
+from tablekeeper.model import FileGroupId, FileSlice, Instant, RequestedTime, State
 from tablekeeper.services.doctor.explained import load_rolled_back
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView, load_view
@@ -32,7 +32,6 @@ _KEPT = "publish.lock"
 _BACKUP = f"{PROPERTIES_FILE}.backup"
 _MISSING, _GONE, _CHANGED = "are missing from it", "that it lists do not exist", "have another size"
 _DIFFERENCES = (_MISSING, _GONE, _CHANGED)
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
 _UNNAMED = (
     "its commit does not name them: a task ran twice, or an earlier attempt left them. Readers that list directories "
     "take them for committed, and may see rows twice."
@@ -64,7 +63,7 @@ def check_data_files(view: TableView) -> Iterator[Finding]:
         if instant in archived:
             continue
         if instant in pending:
-            waits = pending[instant].action in _SERVICES and pending[instant].state is State.REQUESTED
+            waits = pending[instant].action.is_plan and pending[instant].state is State.REQUESTED
             if waits and not view.heartbeats.is_active(instant):
                 strange = [f for f in files if not _may_be_old(view, f)]
                 yield from _orphans(view, instant, strange, _OF_WAITING_PLAN)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
-from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
-from tablekeeper.services.plans.cancel import pending_plans, why_removed
+from tablekeeper.services.plans.cancel import why_removed
 from tablekeeper.services.plans.clustering_plans import decode_group_plan
 from tablekeeper.services.plans.service import Plan
 from tablekeeper.services.plans.slice_plans import decode_slice_plan
@@ -22,13 +22,10 @@ from tablekeeper.txn.heartbeat import load_heartbeat_owner
 
 __all__ = ["check_cancel_requests", "check_cleans", "check_plans"]
 
-_COMMANDS = {Action.COMPACTION: "compact", Action.LOG_COMPACTION: "log-compact", Action.CLUSTERING: "cluster"}
-_NAMES = {Action.COMPACTION: "compaction", Action.LOG_COMPACTION: "log compaction", Action.CLUSTERING: "clustering"}
-
 
 def check_plans(view: TableView) -> Iterator[Finding]:
     """Pending compactions, log compactions and clusterings."""
-    for instant in pending_plans(view.timeline):
+    for instant in view.timeline.pending_plans:
         try:
             plan = _load_plan(view, instant)
         except NotFoundError:
@@ -50,7 +47,7 @@ def check_plans(view: TableView) -> Iterator[Finding]:
 
 def check_cancel_requests(view: TableView) -> Iterator[Finding]:
     """Requests to call a plan off that nobody waits for any more."""
-    pending = {plan.requested_at for plan in pending_plans(view.timeline)}
+    pending = {plan.requested_at for plan in view.timeline.pending_plans}
     for request in view.cancel_requests:
         if request.instant in pending:
             continue
@@ -147,7 +144,7 @@ def _waiting(view: TableView, instant: Instant, plan: Plan, what: str) -> Findin
         Severity.INFO,
         str(instant),
         f"{what}; it waits to be carried out, and keeps {closed} out of its file groups.{died}",
-        f"Run `tablekeeper {_COMMANDS[instant.action]} PATH`, or `Table.execute`.{call_off}",
+        f"Run `tablekeeper {_command(instant)} PATH`, or `Table.execute`.{call_off}",
     )
 
 
@@ -155,7 +152,7 @@ def _stopped(view: TableView, instant: Instant, what: str) -> Finding:
     beat_s = view.heartbeats.ages.get(instant.requested_at)
     beat = "there is no heartbeat" if beat_s is None else f"the last heartbeat was {beat_s:.0f} s ago"
     is_abandoned = view.is_abandoned(instant)
-    again = f"`tablekeeper {_COMMANDS[instant.action]} PATH` rolls the attempt back and carries the plan out anew."
+    again = f"`tablekeeper {_command(instant)} PATH` rolls the attempt back and carries the plan out anew."
     return Finding(
         "stopped-service",
         Severity.WARNING,
@@ -199,11 +196,15 @@ def _what(view: TableView, instant: Instant, plan: Plan) -> str:
     flags = [
         name for name, is_so in (("mutable", plan.flags.mutable), ("cancellable", plan.flags.cancellable)) if is_so
     ]
-    kind = " ".join([*flags, _NAMES[instant.action]])
+    kind = " ".join([*flags, ServiceKind.of(instant.action).value])
     by = f" by {plan.flags.scheduled_by}" if plan.flags.scheduled_by else ""
     groups = len(plan.file_groups)
     size = f"{groups} file group{'' if groups == 1 else 's'}, about {plan.size:,} bytes"
     return f"A {kind} ({size}), scheduled {view.age_text(instant.requested_at)} ago{by}"
+
+
+def _command(instant: Instant) -> str:
+    return ServiceKind.of(instant.action).command
 
 
 def _executor(view: TableView, instant: RequestedTime) -> str:

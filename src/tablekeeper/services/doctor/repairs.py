@@ -19,7 +19,7 @@ from tablekeeper.services.doctor.explained import check_timeline_is_there, witho
 from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
-from tablekeeper.services.plans.cancel import pending_plans, remove_failed_plan
+from tablekeeper.services.plans.cancel import remove_failed_plan
 from tablekeeper.services.recovery.rollback import execute_rollback
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
@@ -88,7 +88,7 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSet
     before_publish = metadata_rollback
 
     def approve(timeline: Timeline, current: Instant) -> bool:
-        if current in pending_plans(timeline) and _is_alive(environment, current.requested_at):
+        if current in timeline.pending_plans and _is_alive(environment, current.requested_at):
             raise TablekeeperError(f"{current} is being carried out anew: its executor finishes the rollback")
         return current.is_pending
 
@@ -169,7 +169,7 @@ def _delete_heartbeat(environment: TableEnvironment, repair: Repair, _: DoctorSe
     instant = RequestedTime(repair.subject)
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
-        waiting = {plan.requested_at for plan in pending_plans(timeline) if plan.state is State.REQUESTED}
+        waiting = {plan.requested_at for plan in timeline.pending_plans if plan.state is State.REQUESTED}
         busy = {i.requested_at for i in timeline.pending} - waiting
         if instant not in busy and not _is_alive(held, instant):
             delete_heartbeat(held.storage, instant)
@@ -179,7 +179,7 @@ def _delete_cancel_request(environment: TableEnvironment, repair: Repair, _: Doc
     instant = RequestedTime(repair.subject)
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
-        if instant not in {plan.requested_at for plan in pending_plans(timeline)}:
+        if instant not in {plan.requested_at for plan in timeline.pending_plans}:
             delete_cancel_request(held.storage, instant)
 
 

@@ -11,15 +11,12 @@ from tablekeeper.errors import CorruptTableError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
-from tablekeeper.services.plans.cancel import pending_plans
 from tablekeeper.txn.candidates import load_rollback_plan
 from tablekeeper.txn.late_files import load_late_files
 
 __all__ = ["check_heartbeats", "check_lock", "check_markers", "check_oddities", "check_pending"]
 
 _INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
-_SERVICE_NAMES = frozenset(action.value for action in _SERVICES)
 _LONG_HELD_S = 600.0
 _FUTURE_S = 60.0
 
@@ -29,7 +26,7 @@ def check_pending(view: TableView) -> Iterator[Finding]:
     for instant in view.timeline.pending:
         if instant.action in _INGESTION:
             yield _pending_write(view, instant)
-        elif instant.action in _SERVICES or instant.action is Action.CLEAN:
+        elif instant.action.is_plan or instant.action is Action.CLEAN:
             continue
         elif instant.action is Action.ROLLBACK:
             yield _pending_rollback(view, instant)
@@ -56,7 +53,7 @@ def check_pending(view: TableView) -> Iterator[Finding]:
 
 def check_heartbeats(view: TableView) -> Iterator[Finding]:
     """Heartbeats of nobody, and from the future."""
-    waiting = {plan.requested_at for plan in pending_plans(view.timeline) if plan.state is State.REQUESTED}
+    waiting = {plan.requested_at for plan in view.timeline.pending_plans if plan.state is State.REQUESTED}
     pending = {i.requested_at for i in view.timeline.pending} - waiting
     for instant, age_s in sorted(view.heartbeats.ages.items(), key=lambda item: item[0].value):
         if age_s < -_FUTURE_S:
@@ -228,7 +225,7 @@ def _pending_rollback(view: TableView, rollback: Instant) -> Finding:
     except CorruptTableError as error:
         return _unreadable(rollback, error)
     finding = _unfinished(view, rollback, "half-done-rollback", RepairKind.FINISH_ROLLBACK, Severity.WARNING)
-    if plan is None or plan.instant is None or plan.instant.action not in _SERVICE_NAMES or finding.repair is None:
+    if plan is None or plan.instant is None or not plan.instant.is_plan or finding.repair is None:
         return finding
     target = RequestedTime(plan.instant.commit_time)
     if view.heartbeats.is_active(target):

@@ -15,9 +15,9 @@ from dataclasses import replace
 from itertools import takewhile
 
 from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime
+from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime, ServiceKind
 from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten, ServiceKind
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten
 from tablekeeper.services.plans.slice_plans import decode_slice_plan, encode_slice_plan
 from tablekeeper.services.plans.strategies import PlanningStrategy, leave_out_slices
 from tablekeeper.snapshot.snapshot import Snapshot

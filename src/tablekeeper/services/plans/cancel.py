@@ -21,11 +21,10 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.plans.execute import find_plan, remove_plan
 from tablekeeper.services.plans.schedule import process_name
-from tablekeeper.services.plans.service import PlanFlags, ServiceKind
+from tablekeeper.services.plans.service import PlanFlags
 from tablekeeper.timeline import Timeline, load_timeline, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
-from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
@@ -34,14 +33,12 @@ from tablekeeper.write.finish import metadata_rollback
 __all__ = [
     "CancelResult",
     "cancel_plan",
-    "pending_plans",
     "remove_failed_plan",
     "remove_failed_plans",
     "why_removed",
 ]
 
 _POLL_S = 0.5
-_SERVICES = frozenset(kind.action.value for kind in ServiceKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +98,11 @@ def cancel_plan(
         clock.sleep(_POLL_S)
 
 
-def pending_plans(timeline: Timeline) -> tuple[Instant, ...]:
-    """Plans of compaction, log compaction and clustering that are not completed."""
-    services = (WriteKind.COMPACTION, WriteKind.LOG_COMPACTION, WriteKind.CLUSTERING)
-    return tuple(instant for instant in timeline.pending if pending_kind(instant) in services)
-
-
 def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettings) -> tuple[RequestedTime, ...]:
     """Lazy clean: take plans off the timeline that were called off, and mutable ones that nobody carries out."""
     timeline = load_timeline(environment.storage, environment.config)
     _finish_removals(environment, timeline)
-    return _remove(environment, [plan.requested_at for plan in pending_plans(timeline)], settings)
+    return _remove(environment, [plan.requested_at for plan in timeline.pending_plans], settings)
 
 
 def remove_failed_plan(environment: TableEnvironment, instant: RequestedTime, settings: LifecycleSettings) -> bool:
@@ -161,7 +152,7 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
         if planned is None or planned.instant is None:
             continue
         target = RequestedTime(planned.instant.commit_time)
-        if planned.instant.action in _SERVICES and timeline.find(target) is None:
+        if planned.instant.is_plan and timeline.find(target) is None:
             resume_rollback(environment, rollback, before_publish=metadata_rollback)
 
 

@@ -29,10 +29,10 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
-from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
 from tablekeeper.services.plans.input_check import refuse_damaged_input
 from tablekeeper.services.plans.schedule import process_name
-from tablekeeper.services.plans.service import Attempt, Plan, Rewritten, Service, ServiceKind, ServiceResult
+from tablekeeper.services.plans.service import Attempt, Plan, Rewritten, Service, ServiceResult
 from tablekeeper.services.plans.window import recorded_pending
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.storage.handle import StorageHandle
@@ -48,6 +48,7 @@ from tablekeeper.txn.attempts import AttemptGuard, AttemptId, begin_attempt
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
+from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
 from tablekeeper.txn.rivals import NothingUnseen
@@ -59,7 +60,6 @@ from tablekeeper.write.schema_news import refuse_changed_schema
 __all__ = ["execute_plan", "find_plan", "load_plan", "remove_plan", "was_rolled_back"]
 
 _LOG = logging.getLogger(__name__)
-_KINDS = {kind.action: kind for kind in ServiceKind}
 
 
 def execute_plan(
@@ -91,7 +91,7 @@ def find_plan(timeline: Timeline, instant: RequestedTime) -> tuple[Instant, Serv
             f"there is no plan {instant} on the timeline: it was called off or rolled back, or never there. "
             "`Table.plans()` lists the plans there are."
         )
-    kind = _KINDS.get(found.action)
+    kind = found.action.service
     if kind is None and not found.is_completed:
         raise InvalidRequestError(f"{found} is no compaction, log compaction or clustering, and cannot be executed.")
     completed = {Action.COMMIT: ServiceKind.COMPACTION, Action.REPLACE_COMMIT: ServiceKind.CLUSTERING}
@@ -219,7 +219,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         entered.timeline,
         entered.heartbeat,
         entered.attempt,
-        kind=service.kind.write_kind,
+        kind=WriteKind.of(service.kind),
         is_cancellable=entered.plan.flags.cancellable,
         planned_beside=recorded_pending(entered.plan.extra),
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.errors import NotFoundError
-from tablekeeper.model import Instant, RequestedTime
+from tablekeeper.model import Instant, RequestedTime, ServiceKind
 from tablekeeper.services.plans.execute import load_plan
-from tablekeeper.services.plans.service import PlanFlags, Service, ServiceKind
+from tablekeeper.services.plans.service import PlanFlags, Service
 from tablekeeper.timeline import load_timeline, parse_time
 from tablekeeper.txn.cancel_requests import load_cancel_request
 from tablekeeper.txn.environment import TableEnvironment

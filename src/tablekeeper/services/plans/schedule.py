@@ -18,10 +18,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, Operation, RequestedTime, WriteStat
+from tablekeeper.model import (
+    CommitMetadata,
+    FileGroupId,
+    FileSlice,
+    Instant,
+    Operation,
+    RequestedTime,
+    ServiceKind,
+    WriteStat,
+)
 from tablekeeper.services.plans.foreign_writes import ForeignWrites, await_announcements, load_foreign_writes
 from tablekeeper.services.plans.input_check import CHECKED, refuse_damaged_draft
-from tablekeeper.services.plans.service import Draft, LeftOut, Plan, PlanFlags, Service, ServiceKind, Work
+from tablekeeper.services.plans.service import Draft, LeftOut, Plan, PlanFlags, Service, Work
 from tablekeeper.services.plans.window import PlanningWindow, choose_partitions, load_planning_window, pending_record
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot

@@ -7,7 +7,6 @@ plan (publishing it, guarding it, retrying or giving it up) is the same for all 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,10 +14,9 @@ from typing import Any, Protocol
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation, RequestedTime
+from tablekeeper.model import CompletionTime, FileGroupId, FileSlice, RequestedTime, ServiceKind
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.txn.candidates import CANCELLABLE_KEY, MUTABLE_KEY
-from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 
@@ -31,47 +29,12 @@ __all__ = [
     "PlanFlags",
     "Rewritten",
     "Service",
-    "ServiceKind",
     "ServiceResult",
     "Work",
 ]
 
 _CANCEL_AFTER_KEY = "tablekeeper.cancel.after.s"
 _OWNER_KEY = "tablekeeper.scheduled.by"
-
-
-class ServiceKind(enum.Enum):
-    """The services whose plans rewrite file slices; the value is what people call them."""
-
-    COMPACTION = "compaction"
-    LOG_COMPACTION = "log compaction"
-    CLUSTERING = "clustering"
-
-    @property
-    def action(self) -> Action:
-        return _ACTIONS[self]
-
-    @property
-    def operation(self) -> Operation:
-        """The word in the metadata of the completed commit."""
-        return _OPERATIONS[self]
-
-    @property
-    def write_kind(self) -> WriteKind:
-        """What conflict detection takes it for."""
-        return WriteKind(self.value)
-
-
-_ACTIONS = {
-    ServiceKind.COMPACTION: Action.COMPACTION,
-    ServiceKind.LOG_COMPACTION: Action.LOG_COMPACTION,
-    ServiceKind.CLUSTERING: Action.CLUSTERING,
-}
-_OPERATIONS = {
-    ServiceKind.COMPACTION: Operation.COMPACT,
-    ServiceKind.LOG_COMPACTION: Operation.LOG_COMPACT,
-    ServiceKind.CLUSTERING: Operation.CLUSTER,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from tablekeeper.format.plans import (
     decode_outline_note,
     decode_rollback_metadata,
 )
-from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State
-from tablekeeper.services.plans.service import PartitionChoice, Service, ServiceKind
+from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, ServiceKind, State
+from tablekeeper.services.plans.service import PartitionChoice, Service
 from tablekeeper.snapshot.snapshot import load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history
@@ -50,7 +50,6 @@ __all__ = [
 
 _PENDING_KEY = "tablekeeper.planning.pending"
 _BEGINNING_BYTES = 1 << 20
-_SERVICE_ACTIONS = frozenset(kind.action for kind in ServiceKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,14 +320,10 @@ def _load_rolled_back(
                 raise _UntrustedWindowError(
                     f"rollback {rollback.requested_at} undid the replace commit {target.commit_time}"
                 )
-            if not last.is_ours and _is_plan_before(target.action, target.commit_time, last):
+            is_older = RequestedTime(target.commit_time) < last.instant.requested_at
+            if not last.is_ours and target.is_plan and is_older:
                 raise _UntrustedWindowError(f"rollback {rollback.requested_at} gave up the plan {target.commit_time}")
         yield from ((partition, rollback) for partition in metadata.partitions)
-
-
-def _is_plan_before(action: str, commit_time: str, last: _LastPlan) -> bool:
-    is_plan = any(action == each.value for each in _SERVICE_ACTIONS)
-    return is_plan and RequestedTime(commit_time) < last.instant.requested_at
 
 
 def _load_rollback(environment: TableEnvironment, rollback: Instant) -> RollbackMetadata:
@@ -342,7 +337,7 @@ def _load_planned_before(
     """Partitions of plans that were busy when somebody else made the last plan, and may have gone unrecorded."""
     if last.is_ours:
         return
-    for instant in timeline.pending:
-        if instant.action in _SERVICE_ACTIONS and instant.requested_at < last.instant.requested_at:
+    for instant in timeline.pending_plans:
+        if instant.requested_at < last.instant.requested_at:
             groups = load_pending_plan(environment, instant).groups
             yield from ((partition, instant) for partition in sorted({group.partition for group in groups}))

@@ -41,8 +41,6 @@ from tablekeeper.write.finish import metadata_rollback
 
 __all__ = ["RollbackResult", "execute_rollback"]
 
-_SERVICES = frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING})
-
 
 @dataclass(frozen=True, slots=True)
 class RollbackResult:
@@ -84,7 +82,7 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
     if current is None:
         return _resume(environment, timeline, instant, dry_run=dry_run)
     _refuse(environment, timeline, current)
-    stays = current.is_pending and current.action in _SERVICES and not leaves_with_attempt(environment, current)
+    stays = current.is_pending and current.action.is_plan and not leaves_with_attempt(environment, current)
     files = load_files_of(environment, current)
     if current.is_pending and not files:
         files = _load_files_by_name(environment, instant)
@@ -136,7 +134,7 @@ def _refuse(environment: TableEnvironment, timeline: Timeline, current: Instant)
     if current.is_completed:
         _refuse_completed(environment, timeline, current)
         return
-    is_waiting = current.action in _SERVICES and current.state is State.REQUESTED
+    is_waiting = current.action.is_plan and current.state is State.REQUESTED
     if is_waiting and find_rollback(environment, timeline, current) is None:
         raise InvalidRequestError(f"{current} is a plan that nobody has begun: there is nothing to roll back.")
     heartbeats = _heartbeats(environment)
@@ -174,7 +172,7 @@ def _refuse_completed(environment: TableEnvironment, timeline: Timeline, current
             f"{name}: {_named(live)} is being written and may stand on it. Wait until it is finished, or stop it."
         )
     metadata = load_commit_metadata(environment.storage, environment.config, current)
-    planned = [i for i in timeline.pending if i.action in _SERVICES and i.requested_at > current.requested_at]
+    planned = [i for i in timeline.pending_plans if i.requested_at > current.requested_at]
     blocking = [i for i in planned if load_touched(environment, i).file_groups & metadata.file_groups]
     if blocking:
         raise InvalidRequestError(
