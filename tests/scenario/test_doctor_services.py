@@ -308,7 +308,7 @@ def test_a_rollback_of_a_plan_that_is_being_carried_out_anew_is_left_to_its_exec
     _die_at_work(world, plan)
     world.clock.advance(LAPSED_S)
     files = world.data_files()
-    assert schedule_rollback(world.table._load_environment(), plan.instant, approve=lambda _, __: True) is not None
+    assert schedule_rollback(world.table._load_environment(), plan.instant, approve=lambda *_: True) is not None
     world.clock.advance(LAPSED_S)
     looked = world.table.doctor()
     assert "half-done-rollback" in _kinds(looked)

@@ -9,8 +9,11 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.config.keys import INDEX_DROP
+from tablekeeper.config.lock_settings import LockProvider
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
-from tablekeeper.errors import UnsupportedFeatureError
+from tablekeeper.errors import FencedError, UnsupportedFeatureError
+from tablekeeper.metadata_table import update
+from tablekeeper.metadata_table.indexes import refuse_index_loss
 from tablekeeper.model import Operation
 from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.write.operation import execute_write
@@ -153,3 +156,22 @@ def test_a_restore_is_refused_where_an_index_knows_the_rows_that_go(make: Callab
     assert indexes_of(world) == {"record_index"}
     assert world.timeline.pending == ()
     assert world.rows() == [("a", 2.0), ("b", 1.0), ("c", 2.0)]
+
+
+def test_a_process_that_sleeps_through_its_lock_before_it_drops_an_index_drops_none(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = indexed(make, "record_index")
+    refuse = refuse_index_loss
+
+    def asleep(*args: Any, **kwargs: Any) -> None:
+        refuse(*args, **kwargs)
+        world.clock.stall(3_600)
+
+    monkeypatch.setattr(update, "refuse_index_loss", asleep)
+    newest = world.timeline.completed_writes[-1].requested_at
+    options = {**CONSENT, "hoodie.write.lock.provider": LockProvider.STORAGE_BASED.value}
+    table = tk.Table.open(world.storage.spec.uri, engine="local", options=options, runtime=world.new_runtime())
+    with pytest.raises(FencedError):
+        table.rollback(newest)
+    assert indexes_of(world) == {"record_index"}

@@ -119,7 +119,7 @@ def test_with_no_rollback_delay_lazy_clean_takes_a_plan_of_this_very_moment(worl
 def test_the_guard_stops_before_a_mutable_plan_is_begun_that_a_rollback_targets(world: World, service: str) -> None:
     plan = schedule(world.table, service, mutable=True)
     environment = world.table._load_environment()
-    assert schedule_rollback(environment, plan.instant, approve=lambda _, __: True) is not None
+    assert schedule_rollback(environment, plan.instant, approve=lambda *_: True) is not None
     files = world.data_files()
     executor, storage = client(world)
     with pytest.raises(FencedError, match="is being rolled back"):

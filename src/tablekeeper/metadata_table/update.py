@@ -19,7 +19,7 @@ from tablekeeper.metadata_table.delta_commit import (
     rollback_metadata_update,
     write_metadata_update,
 )
-from tablekeeper.metadata_table.environment import LockedTable, OpenTable
+from tablekeeper.metadata_table.environment import LockedTable
 from tablekeeper.metadata_table.indexes import (
     MetadataIndexes,
     delete_metadata_table,
@@ -163,7 +163,7 @@ def sync_clean(
     )
 
 
-def release_indexes(environment: OpenTable, *, action: str) -> None:
+def release_indexes(environment: LockedTable, *, action: str) -> None:
     """Before an action that takes completed commits back: drop the indexes that would still know their rows.
 
     Raises `UnsupportedFeatureError` unless the caller consents. The caller holds the table lock.
@@ -192,7 +192,7 @@ def _switch_off(environment: LockedTable, config: TableConfig) -> tuple[str, ...
     return (f"the metadata table ({', '.join(config.metadata_partitions)}) was switched off, as asked",)
 
 
-def _drop_unmaintained(environment: OpenTable, config: TableConfig, indexes: MetadataIndexes) -> tuple[str, ...]:
+def _drop_unmaintained(environment: LockedTable, config: TableConfig, indexes: MetadataIndexes) -> tuple[str, ...]:
     if not indexes.dropped:
         return ()
     building = [name for name in config.metadata_partitions_inflight if name not in indexes.dropped]

@@ -13,7 +13,7 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.cancel_requests import load_cancel_request, load_cancelled_instants
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
 
@@ -37,7 +37,7 @@ def remove_cancelled_plans(
 
 
 def _remove(environment: TableEnvironment, plan: RequestedTime, before_publish: BeforeRollback) -> bool:
-    def may_go(_: Timeline, current: Instant) -> bool:
+    def may_go(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         if current.is_completed or load_cancel_request(environment.storage, plan) is None:
             return False
         heartbeats = load_heartbeats(

@@ -33,7 +33,7 @@ from tablekeeper.timeline import (
     load_timeline,
     start_inflight,
 )
-from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
 from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
 
@@ -71,7 +71,7 @@ def execute_restore(
     environment: TableEnvironment,
     commit: RequestedTime,
     *,
-    approve: Callable[[Timeline], Instant],
+    approve: Callable[[LockedEnvironment, Timeline], Instant],
     before_publish: BeforeRollback,
 ) -> Restored:
     """Restore to the savepoint of `commit`, or carry on a restore to it that died.
@@ -83,7 +83,7 @@ def execute_restore(
         timeline = load_timeline(held.storage, config)
         restore, plan = _find_pending(held, timeline, commit)
         if restore is None or plan is None:
-            instants = plan_restore(timeline, approve(timeline))
+            instants = plan_restore(timeline, approve(held, timeline))
             plan = RestorePlan(tuple(_info(i) for i in instants), savepoint=commit.value)
             held.lease.check()
             restore = create_requested(
@@ -156,7 +156,7 @@ def _roll_back_all(
         outcome = rollback_approved(
             environment,
             target,
-            approve=lambda _, current: current.action.writes_data,
+            approve=lambda _, __, current: current.action.writes_data,
             before_publish=before_publish,
             removes_plan=target > commit,
         )

@@ -85,7 +85,7 @@ class RolledBack:
 BeforeRollback = Callable[[LockedEnvironment, RolledBack, CompletionTime], None]
 """Runs under the lock before a rollback completes: where the metadata table is brought up to date."""
 
-Approval = Callable[[Timeline, Instant], bool]
+Approval = Callable[[LockedEnvironment, Timeline, Instant], bool]
 """Runs under the lock before a rollback begins, on the instant as it is now: True to go on, False to leave it alone."""
 
 
@@ -154,7 +154,7 @@ def rollback_instant(
 ) -> RolledBack | None:
     """Roll back a write that did not complete. None if it is not pending any more."""
 
-    def is_pending(_: Timeline, current: Instant) -> bool:
+    def is_pending(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         if current.is_completed:
             _LOG.info("instant %s is not pending any more: nothing to roll back", target)
         return current.is_pending
@@ -181,7 +181,7 @@ def rollback_approved(
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
         current = timeline.find(target)
-        if current is None or not approve(timeline, current):
+        if current is None or not approve(held, timeline, current):
             return None
         if current.is_pending and not keeps_heartbeat:
             # Before its files are looked for: who is still at work on it publishes nothing any more, or takes it back.
@@ -203,7 +203,7 @@ def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, a
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
         current = timeline.find(target)
-        if current is None or current.is_completed or not approve(timeline, current):
+        if current is None or current.is_completed or not approve(held, timeline, current):
             return None
         held.lease.check()
         files = tuple(sorted(load_files_of(held, current)))

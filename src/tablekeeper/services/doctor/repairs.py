@@ -26,7 +26,7 @@ from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
 from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.txn.cancel_requests import delete_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.restore import execute_restore, load_restore_plan
@@ -61,7 +61,7 @@ def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSett
     if plan.savepoint is None:
         raise TablekeeperError(f"{restore} does not say which savepoint it goes back to: finish it in Java")
 
-    def approve(_: Timeline) -> Instant:
+    def approve(_: LockedEnvironment, __: Timeline) -> Instant:
         raise TablekeeperError(f"{restore} was finished meanwhile")
 
     commit = RequestedTime(plan.savepoint)
@@ -87,7 +87,7 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSet
     plan = load_rollback_plan(environment, rollback)
     before_publish = metadata_rollback
 
-    def approve(timeline: Timeline, current: Instant) -> bool:
+    def approve(_: LockedEnvironment, timeline: Timeline, current: Instant) -> bool:
         if current in timeline.pending_plans and _is_alive(environment, current.requested_at):
             raise TablekeeperError(f"{current} is being carried out anew: its executor finishes the rollback")
         return current.is_pending
@@ -127,7 +127,7 @@ def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorS
     partitions = {group.partition for group in load_pending_plan(environment, found).groups}
     left = load_files_of_instant(environment.storage, sorted(partitions), instant, runtime=environment.runtime)
 
-    def approve(_: Timeline, current: Instant) -> bool:
+    def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         return current.state is State.INFLIGHT and not _is_alive(environment, instant)
 
     rollback_approved(environment, instant, approve=approve, before_publish=metadata_rollback, also_files=left)

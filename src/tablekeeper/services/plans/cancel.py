@@ -132,7 +132,7 @@ def _remove(
     scheduled = []
     for instant in plans:
         rollback = schedule_rollback(
-            environment, instant, approve=lambda now, current: _may_go(environment, now, current, settings)
+            environment, instant, approve=lambda _, now, current: _may_go(environment, now, current, settings)
         )
         if rollback is not None:
             scheduled.append(instant)

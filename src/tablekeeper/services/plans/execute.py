@@ -49,7 +49,7 @@ from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, 
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.conflict import WriteKind
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
 from tablekeeper.txn.rivals import NothingUnseen
 from tablekeeper.txn.rollback import rollback_approved
@@ -113,7 +113,7 @@ def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approv
     outcome = rollback_approved(
         environment,
         instant,
-        approve=lambda _, current: current.is_pending and approve(current),
+        approve=lambda _, __, current: current.is_pending and approve(current),
         before_publish=metadata_rollback,
         removes_plan=True,
     )
@@ -292,7 +292,7 @@ def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
     """Roll back what an earlier attempt left, and put the plan inflight anew."""
     requested_at = entered.instant.requested_at
 
-    def approve(_: Timeline, current: Instant) -> bool:
+    def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         _refuse_lost(environment, entered)
         return current.is_pending
 
@@ -372,7 +372,7 @@ def _is_lost(entered: _Entered, cause: BaseException) -> bool:
 
 
 def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
-    def approve(_: Timeline, current: Instant) -> bool:
+    def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         if current.state is not State.INFLIGHT or not _is_ours(environment, entered):
             return False
         # Under the lock: once it is free the next executor may come, and beats under the same name.

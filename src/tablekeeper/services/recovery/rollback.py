@@ -33,7 +33,7 @@ from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
 from tablekeeper.txn.savepoints import find_savepoint
@@ -90,10 +90,10 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
     if dry_run:
         return result(tuple(sorted(files | _planned(environment, timeline, current))), dry_run=True)
 
-    def approve(now: Timeline, found: Instant) -> bool:
+    def approve(held: LockedEnvironment, now: Timeline, found: Instant) -> bool:
         _refuse(environment, now, found)
         if found.is_completed:
-            release_indexes(environment, action="rollback")
+            release_indexes(held, action="rollback")
         return True
 
     outcome = rollback_approved(

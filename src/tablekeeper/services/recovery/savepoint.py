@@ -28,7 +28,7 @@ from tablekeeper.timeline import (
     remove_instant_files,
     start_inflight,
 )
-from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.restore import execute_restore, plan_restore
@@ -177,9 +177,9 @@ def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> N
 def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, dry_run: bool = False) -> RestoreResult:
     """Bring the table back to a savepoint: whatever came after it is gone for good."""
 
-    def approve(timeline: Timeline) -> Instant:
+    def approve(held: LockedEnvironment, timeline: Timeline) -> Instant:
         commit = _approve_restore(environment, timeline, instant)
-        release_indexes(environment, action="restore")
+        release_indexes(held, action="restore")
         return commit
 
     if dry_run:
