@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,13 @@ def serve(
     engine_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of the engine. Can be repeated.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=0, help="How many operations run at once here.")] = 2,
+    slots: Annotated[
+        int | None, typer.Option(min=0, help="How many operations run at once here; 2 if left out.")
+    ] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option("--settings", metavar="FILE", help="Limits of queues and owners, and times, in TOML."),
+    ] = None,
     work_dir: Annotated[
         Path, typer.Option(help="Where the SQLite file and the output of attempts are kept.")
     ] = _WORK_DIR,
@@ -84,12 +91,14 @@ def serve(
         from tablekeeper.server.observe.channels import load_channels, parse_channels  # noqa: PLC0415
         from tablekeeper.server.observe.logs import start_logging  # noqa: PLC0415
         from tablekeeper.server.serve import serve as run  # noqa: PLC0415 (an extra, and slow to import)
-        from tablekeeper.server.settings import Limits, ServerSettings  # noqa: PLC0415
+        from tablekeeper.server.settings import Limits, ServerSettings, Timing  # noqa: PLC0415
+        from tablekeeper.server.settings_file import load_settings_file  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
             f"the service needs {error.name}. Install it with: pip install 'tablekeeper[service]'"
         ) from error
     channels = parse_channels(alarm or (), smtp=smtp)
+    limits, timing = load_settings_file(settings_file) if settings_file is not None else (Limits(), Timing())
     settings = ServerSettings(
         work_dir=work_dir.expanduser(),
         # Not on the command line, where everybody on the machine can read the password.
@@ -102,7 +111,8 @@ def serve(
         engine_options=option_pairs(engine_option),
         allow=tuple(allow or ()),
         storage_options=option_pairs(storage_option),
-        limits=Limits(slots=slots),
+        limits=replace(limits, slots=slots) if slots is not None else limits,
+        timing=timing,
         channels=channels + (load_channels(alarm_file) if alarm_file is not None else ()),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
