@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 
 from tablekeeper.runtime import SYSTEM_RUNTIME
 
-__all__ = ["DEBIAN", "PORTABLE", "new_database", "running_server"]
+__all__ = ["DEBIAN", "PORTABLE", "DebianPostgres", "new_database", "running_server"]
 
 PORTABLE = ("sqlite", "postgresql")
 """What PyPI alone can give."""
@@ -74,31 +74,51 @@ def _wheel_postgresql(folder: Path) -> Iterator[str]:
         server.cleanup()
 
 
+class DebianPostgres:
+    """Debian's PostgreSQL in a folder of its own, which can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+        if not binaries or shutil.which("runuser") is None:
+            raise RuntimeError("Debian's postgresql is not installed: apt-get install postgresql")
+        self._home = binaries[-1].parent
+        self._folder = folder
+        self._as_postgres = ["runuser", "-u", "postgres", "--"]
+        for each in (folder, *folder.parents[:2]):
+            each.chmod(0o755)
+        data = folder / "data"
+        data.mkdir()
+        shutil.chown(folder, "postgres", "postgres")
+        shutil.chown(data, "postgres", "postgres")
+        self._run("initdb", "-D", data, "-A", "trust")
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://postgres@/postgres?host={self._folder}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = f"-k {self._folder} -c listen_addresses= -c max_connections=300"
+        log = self._folder / "server.log"
+        self._run("pg_ctl", "-D", self._folder / "data", "-l", log, "-o", options, "-w", "-t", "120", "start")
+
+    def stop(self, *, is_crash: bool = False) -> None:
+        """Stop it: in order, or so that it has to recover when it starts."""
+        mode = "immediate" if is_crash else "fast"
+        self._run("pg_ctl", "-D", self._folder / "data", "-m", mode, "-w", "-t", "120", "stop")
+
+    def _run(self, program: str, *arguments: object) -> None:
+        command = [*self._as_postgres, str(self._home / program), *map(str, arguments)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def _debian_postgresql(folder: Path) -> Iterator[str]:
-    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    if not binaries or shutil.which("runuser") is None:
-        raise RuntimeError("Debian's postgresql is not installed: apt-get install postgresql")
-    home = binaries[-1].parent
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o755)
-    data = folder / "data"
-    data.mkdir()
-    shutil.chown(folder, "postgres", "postgres")
-    shutil.chown(data, "postgres", "postgres")
-    as_postgres = ["runuser", "-u", "postgres", "--"]
-    subprocess.run([*as_postgres, home / "initdb", "-D", data, "-A", "trust"], check=True, capture_output=True)
-    server = subprocess.Popen(
-        [*as_postgres, home / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses="],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"postgresql+psycopg://postgres@/postgres?host={folder}"
+    server = DebianPostgres(folder)
+    server.start()
     try:
-        _await(lambda: psycopg.connect(f"host={folder} user=postgres dbname=postgres").close(), psycopg.Error)
-        yield url
+        yield server.url
     finally:
-        server.terminate()
-        server.wait(_PATIENCE_S)
+        server.stop()
 
 
 def _debian_mariadb(folder: Path) -> Iterator[str]:
