@@ -33,6 +33,9 @@ BENCH_ARGS ?=
 # For the planning benchmark: partitions of its tables. Without any: 640,000 in memory, 64,000 on disk.
 PLANNING_ARGS ?=
 
+# For the chaos run. Without any: about three minutes; at full size: CHAOS_ARGS="--tables 200 --operations 2000".
+CHAOS_ARGS ?= --tables 20 --operations 80 --most-seconds 120 --patience 150
+
 # For the stress run: seconds, writers, store (local or s3), seed. Without any: both stores, the full length.
 STRESS_ARGS ?=
 
@@ -135,6 +138,11 @@ bench-planning: $(STAMP) ## Scheduling on 640,000 partitions of which ten were t
 stress: $(STAMP) ## Many writers, killed at random, on one table; STRESS_ARGS="--seconds 30 --store s3 --seed 2"
 	$(if $(STRESS_ARGS),$(BIN)/python -m bench.stress $(STRESS_ARGS),$(BIN)/python -m bench.stress --store local && $(BIN)/python -m bench.stress --store s3)
 
+.PHONY: chaos
+chaos: $(STAMP) ## The management service with instances, workers and database killed at random; CHAOS_ARGS="--operations 2000"
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { echo "Chaos needs PostgreSQL. Install it: apt-get install postgresql" >&2; exit 1; }
+	$(BIN)/python -m bench.chaos $(CHAOS_ARGS)
+
 .PHONY: check
 check: $(STAMP) ## Style, types, layers and the rules of the code base
 	$(BIN)/ruff check .
@@ -148,12 +156,13 @@ docs: $(STAMP) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: ci
-ci: ## What CI runs: check, docs, test, databases, browser, clusters, interop
+ci: ## What CI runs: check, docs, test, databases, browser, clusters, chaos, interop
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory databases
 	@$(MAKE) --no-print-directory browser
+	@$(MAKE) --no-print-directory chaos
 	@$(MAKE) --no-print-directory clusters
 	@$(MAKE) --no-print-directory interop
 
