@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_service(work_dir: Path, *, allow: Path, arguments: Sequence[str] = ()) -> Iterator[Served]:
+def running_service(work_dir: Path, *, allow: Path | str, arguments: Sequence[str] = ()) -> Iterator[Served]:
     """Start it, wait until it answers, and stop it in order at the end."""
     work_dir.mkdir(parents=True, exist_ok=True)
     port = free_port()

@@ -15,12 +15,14 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from tablekeeper.cli.arguments import AsJson, Debug, examples
+from tablekeeper.cli.arguments import AsJson, Debug, StorageOption, examples, option_pairs
 from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.cli.screen import show_records
-from tablekeeper.client.http import ServiceClient, path_of
+from tablekeeper.client.http import ServiceClient, ServiceRefusedError, path_of
 from tablekeeper.errors import InvalidRequestError
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.table.discovery import MOST_FOLDERS, find_tables
 
 __all__ = ["management_commands"]
 
@@ -64,6 +66,7 @@ def tables(
     epilog=examples(
         "tablekeeper service add /lake/trips --db sales --queue nightly",
         "tablekeeper service add /lake --recursive",
+        "tablekeeper service add s3://lake/sales --recursive --db sales --storage-option region=eu-west-1",
     )
 )
 @reported
@@ -76,24 +79,42 @@ def add(
     owner: Annotated[str, typer.Option(help="Who the table belongs to.")] = "",
     queue: Annotated[str, typer.Option(help="The queue its work goes into.")] = "",
     priority: Annotated[str, typer.Option(help="0 to 9, or low, normal, high.")] = "",
+    most_folders: Annotated[
+        int, typer.Option(min=1, help="With --recursive: give up where there are more folders than this.")
+    ] = MOST_FOLDERS,
+    storage_option: StorageOption = None,
     url: Url = "http://localhost:9091",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Register a table, or every table below a folder of this machine."""
+    """Register a table, or every table below a folder or a prefix of an object store.
+
+    With --recursive this command lists the folders, with the settings of the store that it is given; the service reads
+    each table once, with its own. Tables that cannot be registered are named at the end, and the others are registered.
+    """
     if recursive and name:
         raise InvalidRequestError("--name is for one table: leave it out with --recursive")
-    paths = _tables_below(Path(path)) if recursive else [path]
+    absolute = path if "://" in path else str(Path(path).absolute())
+    paths = [absolute]
+    if recursive:
+        options = option_pairs(storage_option)
+        paths = find_tables(absolute, storage_options=options, most_folders=most_folders, runtime=SYSTEM_RUNTIME)
     client = _client(url)
     shared = {"db_name": db, "owner": owner, "queue": queue, "priority": priority}
-    added = []
+    added, failed = [], []
     with Progress(disable=not recursive, transient=True) as progress:
         task = progress.add_task("registering", total=len(paths))
         for each in paths:
-            absolute = each if "://" in each else str(Path(each).absolute())
-            added.append(client.post("/v1/tables", {**shared, "base_path": absolute, "table_name": name}))
+            try:
+                added.append(client.post("/v1/tables", {**shared, "base_path": each, "table_name": name}))
+            except ServiceRefusedError as error:
+                if not recursive:
+                    raise
+                failed.append(f"{each}: {error}")
             progress.advance(task)
     _show(added, as_json=as_json, columns=_TABLE_COLUMNS, row=_table_row)
+    if failed:
+        raise InvalidRequestError(f"{len(failed)} of {len(paths)} tables were not registered:\n" + "\n".join(failed))
 
 
 @management_commands.command(epilog=examples("tablekeeper service remove sales.trips"))
@@ -353,15 +374,3 @@ def _split(table: str) -> tuple[str, str]:
 
 def _table_path(table: str) -> str:
     return path_of("v1", "tables", *_split(table))
-
-
-def _tables_below(folder: Path) -> list[str]:
-    """Folders that hold a `.hoodie/hoodie.properties`; nothing is looked for inside of a table."""
-    found: list[str] = []
-    for here, names, _ in os.walk(folder):
-        if (Path(here) / ".hoodie" / "hoodie.properties").is_file():
-            found.append(here)
-            names.clear()
-    if not found:
-        raise InvalidRequestError(f"{folder}: no table below this folder")
-    return sorted(found)

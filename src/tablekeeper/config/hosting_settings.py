@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tablekeeper.errors import InvalidRequestError
 
-__all__ = ["HOSTING_OPTIONS", "HostingSettings"]
+__all__ = ["HOSTING_OPTIONS", "HostingSettings", "java_writer_options"]
 
 _PREFIX = "hoodie.table.service.manager."
 _ENABLED = _PREFIX + "enabled"
@@ -110,6 +110,17 @@ class HostingSettings:
             retry_delay_s=float(text(_DELAY)),
             fields={name: options[option] for name, option in _FIELDS.items() if options.get(option)},
         )
+
+
+def java_writer_options(address: str) -> dict[str, str]:
+    """What a writer of Java Hudi is given, so that its client leaves services to the service at `address`."""
+    return {
+        _ENABLED: "true",
+        _ADDRESSES: address,
+        # All three: the client of 1.2.0 looks at compaction alone before it asks for any of them.
+        _ACTIONS: "compaction,clustering,clean",
+        _TIMEOUT: "10",
+    }
 
 
 def _services(options: Mapping[str, str]) -> frozenset[str]:

@@ -18,7 +18,7 @@ from tablekeeper.server.api.parameters import parse_name
 from tablekeeper.server.api.permissions import Caller, digest_of, new_secret, parse_role
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.api.shown import shown_alarm, shown_attempt, shown_instance, shown_operation, shown_table
-from tablekeeper.server.api.writers import DEFAULT_DATABASE, TimelineLookup
+from tablekeeper.server.api.writers import DEFAULT_DATABASE, TimelineLookup, free_name
 from tablekeeper.server.model import (
     ManagedTable,
     Operation,
@@ -74,9 +74,10 @@ class AdminCalls:
         """Register a table, or change what is given of one that is registered; True if it is new."""
         caller.require(Role.WRITER)
         uri = self._places.canonical(given.base_path)
+        db_name, table_name = self._named(given, uri)
         new = NewTable(
-            db_name=parse_name(given.db_name, field="db_name", default=DEFAULT_DATABASE),
-            table_name=parse_name(given.table_name, field="table_name", default=uri.rpartition("/")[2]),
+            db_name=db_name,
+            table_name=table_name,
             base_path=uri,
             owner=parse_name(given.owner, field="owner", default="default"),
             queue=parse_name(given.queue, field="queue", default="default"),
@@ -90,6 +91,23 @@ class AdminCalls:
         table, is_new = self._store.register_table(new)
         self._store.notice_commit(table.table_id)
         return self._shown(table), is_new
+
+    def _named(self, given: Registration, uri: str) -> tuple[str, str]:
+        """The name of the table at this path: the one it has, the one it was given, or the last part of its path."""
+        known = self._store.find_table_by_path(uri)
+        if known is not None and not given.table_name.strip() and given.db_name.strip() in ("", known.db_name):
+            return known.db_name, known.table_name
+        db_name = parse_name(given.db_name, field="db_name", default=DEFAULT_DATABASE)
+        table_name = parse_name(given.table_name, field="table_name", default=uri.rpartition("/")[2])
+        other = self._store.find_table(db_name, table_name)
+        if not given.table_name.strip():
+            return db_name, free_name(self._store, db_name, table_name, uri)
+        if other is not None and other.base_path != uri:
+            raise RefusedCallError(
+                Refusal.WRONG_STATE,
+                f"{db_name}.{table_name} is registered at another path: remove it first, or choose another name",
+            )
+        return db_name, table_name
 
     def list_tables(self, caller: Caller, wanted: TableFilter, page: Page) -> dict[str, Any]:
         """A page of tables by id, with the key of the next page."""
@@ -129,6 +147,19 @@ class AdminCalls:
         if not isinstance(policy, dict):
             raise InvalidRequestError("a policy is a JSON object")
         return self.change_policy(caller, db_name, table_name, policy)
+
+    def show_default_policy(self, caller: Caller, db_name: str) -> dict[str, Any]:
+        """What holds for the tables of a database where they say nothing themselves."""
+        caller.require(Role.VIEWER)
+        self._require_database(caller, db_name)
+        return self._shown_default(db_name)
+
+    def change_default_policy(self, caller: Caller, db_name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace it, also for tables that are registered later."""
+        caller.require(Role.OPERATOR)
+        self._require_database(caller, db_name)
+        self._store.set_default_policy(parse_name(db_name, field="db_name"), parse_policy(policy))
+        return self._shown_default(db_name)
 
     def set_paused(self, caller: Caller, db_name: str, table_name: str, *, is_paused: bool) -> dict[str, Any]:
         """A paused table starts nothing; what runs goes on."""
@@ -287,6 +318,15 @@ class AdminCalls:
         if not any(token.role is Role.ADMIN and token.token_id != token_id for token in valid):
             raise RefusedCallError(Refusal.WRONG_STATE, "this is the last token of an admin: make another one first")
         self._store.revoke_token(token_id)
+
+    def _shown_default(self, db_name: str) -> dict[str, Any]:
+        return {"db_name": db_name, "effective_policy": self._store.default_policy(db_name).to_json()}
+
+    @staticmethod
+    def _require_database(caller: Caller, db_name: str) -> None:
+        # A token for some places of a database is none for all of it.
+        if caller.path_prefixes or (caller.databases and db_name not in caller.databases):
+            raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for all of {db_name[:80]}")
 
     def _operation(self, caller: Caller, operation_id: int) -> tuple[Operation, ManagedTable]:
         try:

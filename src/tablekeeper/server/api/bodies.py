@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 
 from tablekeeper.server.api.administration import Registration
 from tablekeeper.server.api.writers import SubmitRequest
 
-__all__ = ["CancelBody", "CommitCallbackBody", "RemoveBody", "SubmitBody", "TableBody", "TokenBody"]
+__all__ = ["POLICY_EXAMPLES", "CancelBody", "CommitCallbackBody", "RemoveBody", "SubmitBody", "TableBody", "TokenBody"]
 
+POLICY_EXAMPLES = Body(
+    examples=[
+        {"compact_after_commits": 3, "clean_after_commits": 10, "keep_commits": 20},
+        {"services": ["compaction", "clustering", "clean"], "order_by": ["ts"], "windows": ["22:00-06:00"]},
+        {"fresh_within_s": 300, "max_log_files": 20, "max_read_amplification": 3.0},
+    ]
+)
 Text = Annotated[str, Field(max_length=2000)]
 Number = Annotated[int, Field(ge=0, le=1_000_000_000)]
 

@@ -18,7 +18,15 @@ from starlette.exceptions import HTTPException
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.api.administration import AdminCalls
-from tablekeeper.server.api.bodies import CancelBody, CommitCallbackBody, RemoveBody, SubmitBody, TableBody, TokenBody
+from tablekeeper.server.api.bodies import (
+    POLICY_EXAMPLES,
+    CancelBody,
+    CommitCallbackBody,
+    RemoveBody,
+    SubmitBody,
+    TableBody,
+    TokenBody,
+)
 from tablekeeper.server.api.guards import refusal_body
 from tablekeeper.server.api.permissions import Caller, Gate, callback_authorization
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError, refusal_of
@@ -89,13 +97,14 @@ def rest_application(calls: RestCalls) -> FastAPI:
     app.add_exception_handler(TablekeeperError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
-    for router in (_rfc, _tables, _operations, _others):
+    for router in (_rfc, _tables, _databases, _operations, _others):
         app.include_router(router)
     return app
 
 
 _rfc = APIRouter(prefix="/v1/hoodie", tags=["writers"])
 _tables = APIRouter(prefix="/v1/tables", tags=["tables"])
+_databases = APIRouter(prefix="/v1/databases", tags=["tables"])
 _operations = APIRouter(prefix="/v1/operations", tags=["operations"])
 _others = APIRouter(tags=["service"])
 
@@ -195,10 +204,28 @@ def show_table(request: Request, db_name: str, table_name: str, caller: Viewer) 
 
 @_tables.put("/{db_name}/{table_name}/policy")
 def change_policy(
-    request: Request, db_name: str, table_name: str, policy: dict[str, Any], caller: Operator
+    request: Request,
+    db_name: str,
+    table_name: str,
+    policy: Annotated[dict[str, Any], POLICY_EXAMPLES],
+    caller: Operator,
 ) -> dict[str, Any]:
     """Replace the table's own part of its policy."""
     return _calls(request).admin.change_policy(caller, db_name, table_name, policy)
+
+
+@_databases.get("/{db_name}/policy")
+def show_default_policy(request: Request, db_name: str, caller: Viewer) -> dict[str, Any]:
+    """What holds for the tables of a database where they say nothing themselves."""
+    return _calls(request).admin.show_default_policy(caller, db_name)
+
+
+@_databases.put("/{db_name}/policy")
+def change_default_policy(
+    request: Request, db_name: str, policy: Annotated[dict[str, Any], POLICY_EXAMPLES], caller: Operator
+) -> dict[str, Any]:
+    """Replace it, also for tables that are registered later."""
+    return _calls(request).admin.change_default_policy(caller, db_name, policy)
 
 
 @_tables.post("/{db_name}/{table_name}/pause")

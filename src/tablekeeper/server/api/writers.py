@@ -21,7 +21,15 @@ from tablekeeper.server.model import ManagedTable, Role, ServiceAction
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.store.protocol import JobStore, NewTable, Submission
 
-__all__ = ["DEFAULT_DATABASE", "PlanState", "SubmitRequest", "SubmittedPlan", "TimelineLookup", "WriterCalls"]
+__all__ = [
+    "DEFAULT_DATABASE",
+    "PlanState",
+    "SubmitRequest",
+    "SubmittedPlan",
+    "TimelineLookup",
+    "WriterCalls",
+    "free_name",
+]
 
 DEFAULT_DATABASE = "default"
 _METADATA_TABLE = "/.hoodie/metadata"
@@ -213,9 +221,7 @@ class WriterCalls:
         if not caller.may_touch(db_name=db_name, base_path=uri):
             raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {uri}")
         self._timelines.plans(uri)  # refuses a place without a table
-        if self._store.find_table(db_name, table_name) is not None:
-            # Two tables of one name: their paths tell them apart.
-            table_name = f"{table_name[:200]}@{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
+        table_name = free_name(self._store, db_name, table_name, uri)
         table, _ = self._store.register_table(
             NewTable(
                 db_name,
@@ -226,6 +232,13 @@ class WriterCalls:
             )
         )
         return table
+
+
+def free_name(store: JobStore, db_name: str, table_name: str, uri: str) -> str:
+    """The name for a table at a path that is not registered: of two tables of one name, their paths tell them apart."""
+    if store.find_table(db_name, table_name) is None:
+        return table_name
+    return f"{table_name[:200]}@{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
 
 
 def _refuse_unfit(
