@@ -34,6 +34,7 @@ from tablekeeper.model import (
     Operation,
     RequestedTime,
     State,
+    Strategy,
     WriteStat,
 )
 from tests.support.damage import DAMAGED_FILE, assert_survives_damage, damage, truncations
@@ -86,7 +87,7 @@ COMMITS = st.builds(
     compacted=st.booleans(),
     replaced=st.none() | st.dictionaries(TEXT, TEXTS, max_size=3),
 )
-STRATEGIES = st.none() | st.builds(plans.Strategy, class_name=st.none() | TEXT, params=EXTRA, version=VERSION)
+STRATEGIES = st.none() | st.builds(Strategy, class_name=st.none() | TEXT, params=EXTRA, version=VERSION)
 COMPACTIONS = st.builds(
     plans.CompactionPlan,
     operations=_tuples(

@@ -24,8 +24,8 @@ from tablekeeper.format.plans import (
     decode_compaction_plan,
     encode_compaction_plan,
 )
-from tablekeeper.model import Action, FileGroupId, Instant, RequestedTime, ServiceKind, State
-from tablekeeper.services.plans.service import Service, Work
+from tablekeeper.model import Action, FileGroupId, Instant, RequestedTime, ServiceKind, State, Work
+from tablekeeper.services.plans.service import Service
 from tablekeeper.timeline import instant_path, load_content
 from tests.support.planning_world import MB, PlanningWorld, group
 

@@ -12,9 +12,8 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.plans import (
     decode_clean_metadata,
 )
-from tablekeeper.model import Action, CompletionTime, RequestedTime
+from tablekeeper.model import Action, CompletionTime, PlanFlags, RequestedTime
 from tablekeeper.services.clean import execute as execution
-from tablekeeper.services.plans.service import PlanFlags
 from tablekeeper.timeline import complete_instant, create_requested, load_content, start_inflight
 from tests.support.cleaning import (
     busy_past,

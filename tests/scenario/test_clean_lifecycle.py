@@ -17,10 +17,9 @@ from tablekeeper.format.plans import (
     decode_clean_plan,
     encode_restore_plan,
 )
-from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
 from tablekeeper.services.clean import execute as execution
 from tablekeeper.services.clean import finish_cleans, is_clean_due, publish
-from tablekeeper.services.plans.service import PlanFlags
 from tablekeeper.timeline import create_requested, load_content, remove_instant_files
 from tests.support.cleaning import (
     busy_past,

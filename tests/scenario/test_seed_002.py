@@ -22,7 +22,7 @@ from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.services.plans.schedule import ScheduledPlan
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.timeline import load_timeline
-from tablekeeper.txn.candidates import load_pending_plan
+from tablekeeper.txn.candidates import load_pending_outline
 from tests.support.fake_runtime import FakeClock
 from tests.support.meanwhile import Interrupted, writes_data
 from tests.support.step_faults import Fault, FaultPoint, ProcessDied, StepStorage, one_thread_runtime
@@ -129,7 +129,7 @@ def test_everybody_can_tell_from_the_timeline_that_a_plan_is_cancellable(world: 
     table = world.table
     instant = load_timeline(table._storage, table.config).find(plan.instant)
     assert instant is not None
-    assert load_pending_plan(table._load_environment(), instant).is_cancellable
+    assert load_pending_outline(table._load_environment(), instant).flags.cancellable
     assert table.plans()[0].flags.cancellable
 
 

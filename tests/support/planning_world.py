@@ -41,6 +41,8 @@ from tablekeeper.model import (
     FileGroupId,
     Instant,
     Operation,
+    Plan,
+    PlanFlags,
     RequestedTime,
     ServiceKind,
     State,
@@ -53,7 +55,7 @@ from tablekeeper.services.compaction.service import Compaction
 from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
 from tablekeeper.services.plans.schedule import Drafted, ScheduledPlan, plan_draft, schedule_plan
-from tablekeeper.services.plans.service import Plan, PlanFlags, Service
+from tablekeeper.services.plans.service import Service
 from tablekeeper.services.plans.strategies import OnlyPartitions
 from tablekeeper.services.plans.window import PlanningWindow
 from tablekeeper.storage import FileInfo, MemoryStorage, Storage, forget_memory
@@ -67,6 +69,7 @@ from tablekeeper.timeline import (
     load_timeline,
     start_inflight,
 )
+from tablekeeper.timeline.plans import load_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.in_process import InProcessLock
 from tablekeeper.txn.locks.protocol import Lease, LockHolder, TableLock
@@ -196,7 +199,7 @@ class PlanningWorld:
         chosen = settings or ClusteringSettings()
         strategy = clustering_strategy(chosen, now_ms=self.clock.now_ms())
         narrowed = strategy if only is None else OnlyPartitions(strategy, only)
-        return Clustering(narrowed, chosen.layout, spec=self.storage.spec)
+        return Clustering(narrowed, chosen.layout)
 
     def log_compaction(self, *, only: Callable[[str], bool] | None = None) -> Service:
         strategy = log_compaction_strategy(LogCompactionSettings(blocks_threshold=2))
@@ -238,9 +241,7 @@ class PlanningWorld:
     def plan_at(self, instant: RequestedTime, kind: ServiceKind) -> Plan:
         """The plan of this kind that was requested at this time."""
         requested = Instant(instant, kind.action, State.REQUESTED)
-        content = load_content(self.storage, self.config, requested)
-        service = self.clustering() if kind is ServiceKind.CLUSTERING else self.compaction()
-        return service.decode(content, file=instant_path(self.config, requested))
+        return load_plan(self.storage, self.config, requested)
 
     def execute(
         self,

@@ -25,8 +25,7 @@ from tablekeeper.errors import (
     StorageError,
     TablekeeperError,
 )
-from tablekeeper.model import RequestedTime, ServiceKind
-from tablekeeper.services.plans.service import PlanFlags
+from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
 from tests.support.crew import Crew
 from tests.support.interleaving import Schedule
 from tests.support.recovery_world import World

@@ -26,9 +26,9 @@ from tablekeeper.errors import (
     StorageError,
     TablekeeperError,
 )
-from tablekeeper.model import RequestedTime, ServiceKind
+from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.services.plans.service import PlanFlags, ServiceResult
+from tablekeeper.services.plans.service import ServiceResult
 from tests.support.stress_plans import flags_text
 from tests.support.stress_worker import StressPlan, note, open_table
 

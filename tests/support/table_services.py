@@ -7,13 +7,13 @@ from typing import Any
 import tablekeeper as tk
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.config.service_settings import CompactionSettings, LogCompactionSettings
-from tablekeeper.model import RequestedTime
+from tablekeeper.model import PlanFlags, RequestedTime
 from tablekeeper.services.compaction.service import Compaction
 from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
 from tablekeeper.services.plans.execute import execute_plan
 from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
-from tablekeeper.services.plans.service import PlanFlags, Service, ServiceResult
+from tablekeeper.services.plans.service import Service, ServiceResult
 
 __all__ = ["compact", "compact_logs", "compaction", "execute", "log_compaction", "schedule"]
 

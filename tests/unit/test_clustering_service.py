@@ -16,19 +16,31 @@ from tablekeeper.format.plans import (
     ClusteringPlan,
     RequestedReplaceMetadata,
     SliceInfo,
-    Strategy,
     decode_requested_replace_metadata,
     encode_requested_replace_metadata,
 )
-from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
+from tablekeeper.model import (
+    BaseFile,
+    FileGroupId,
+    FileSlice,
+    LogFile,
+    Plan,
+    PlanFlags,
+    RequestedTime,
+    ServiceKind,
+    Strategy,
+    Work,
+)
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.services.clustering.service import Clustering
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, PlanFlags, Service, Work
+from tablekeeper.services.plans.foreign_plans import refuse_foreign_plan
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Service
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.storage.protocol import StorageSpec
 from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline.plans import decode_plan, encode_plan
 from tablekeeper.timeline.properties_file import load_table_config
 from tests.support.table_builder import TRIPS, TableBuilder, trips
 from tests.support.write_context import make_context
@@ -60,11 +72,18 @@ class AllTogether:
         return Draft(tuple(Work(tuple(each for each in free if each.group.partition == p)) for p in partitions))
 
 
-def _service(
-    layout: OutputLayout | None = None, *, spec: StorageSpec | None = None, by_bucket: bool = False
-) -> Service:
+def _service(layout: OutputLayout | None = None, *, by_bucket: bool = False) -> Service:
     chosen = layout or OutputLayout(ClusteringOrder(("fare",)))
-    return Clustering(AllTogether(), chosen, spec=spec or StorageSpec("file:///lake/t%20x"), by_bucket=by_bucket)
+    return Clustering(AllTogether(), chosen, by_bucket=by_bucket)
+
+
+def _encoded(service: Service, plan: Plan) -> bytes:
+    planned = replace(plan, strategy=service.plan_strategy)
+    return encode_plan(planned, service.kind, spec=StorageSpec("file:///lake/t%20x"))
+
+
+def _decoded(content: bytes, *, file: str = "x") -> Plan:
+    return decode_plan(content, ServiceKind.CLUSTERING, file=file)
 
 
 def _slice(partition: str, file_id: str, *, logs: int = 0, base: bool = True) -> FileSlice:
@@ -100,7 +119,7 @@ def test_a_plan_reads_back_as_it_was_made() -> None:
     plan = Plan(work, PlanFlags(mutable=True, cancellable=True, scheduled_by="us"), missing=("p=2",))
     service = _service()
 
-    read = service.decode(service.encode(plan), file="x")
+    read = _decoded(_encoded(service, plan))
 
     assert [each.outputs for each in read.work] == [3, 1]
     assert read.file_groups == plan.file_groups
@@ -118,7 +137,7 @@ def test_a_plan_reads_back_as_it_was_made() -> None:
 
 def test_a_plan_names_files_by_full_path_and_the_order_as_java_reads_it() -> None:
     layout = OutputLayout(ClusteringOrder(("fare", "ts"), Layout.ZORDER), target_file_bytes=7)
-    content = _service(layout).encode(Plan((Work((_slice("p=1", "a-0", logs=1),)),)))
+    content = _encoded(_service(layout), Plan((Work((_slice("p=1", "a-0", logs=1),)),)))
 
     plan = decode_requested_replace_metadata(content, file="x").clustering_plan
 
@@ -172,7 +191,7 @@ def test_a_plan_that_resizes_buckets_is_left_to_java() -> None:
     plan = ClusteringPlan((ClusteringGroup((info,)),), strategy)
     content = encode_requested_replace_metadata(RequestedReplaceMetadata(clustering_plan=plan))
     with pytest.raises(UnsupportedFeatureError, match="buckets"):
-        _service().decode(content, file="x")
+        refuse_foreign_plan(_decoded(content), file="x")
 
 
 @pytest.mark.parametrize(
@@ -187,13 +206,13 @@ def test_a_plan_that_resizes_buckets_is_left_to_java() -> None:
 def test_a_damaged_plan_is_reported_with_its_file(group: ClusteringGroup, message: str) -> None:
     content = encode_requested_replace_metadata(RequestedReplaceMetadata(clustering_plan=ClusteringPlan((group,))))
     with pytest.raises(CorruptTableError, match=message) as raised:
-        _service().decode(content, file="some plan")
+        _decoded(content, file="some plan")
     assert raised.value.file == "some plan"
 
 
 def test_a_requested_file_without_a_plan_is_damaged() -> None:
     with pytest.raises(CorruptTableError, match="without a plan"):
-        _service().decode(b"", file="x")
+        _decoded(b"")
 
 
 def test_a_group_over_several_partitions_is_left_to_java() -> None:
@@ -201,7 +220,7 @@ def test_a_group_over_several_partitions_is_left_to_java() -> None:
     plan = ClusteringPlan((ClusteringGroup(tuple(infos)),))
     content = encode_requested_replace_metadata(RequestedReplaceMetadata(clustering_plan=plan))
     with pytest.raises(UnsupportedFeatureError, match="several partitions"):
-        _service().decode(content, file="x")
+        refuse_foreign_plan(_decoded(content), file="x")
 
 
 def test_a_rewrite_replaces_all_groups_that_it_read_by_partition(builder: TableBuilder) -> None:
@@ -210,9 +229,9 @@ def test_a_rewrite_replaces_all_groups_that_it_read_by_partition(builder: TableB
     table.insert(trips(("3", "sf", 1, 1.0)))
     storage = builder.storage(table)
     attempt, snapshot = _attempt(storage)
-    service = _service(spec=storage.spec)
+    service = _service()
     draft = service.plan(snapshot, busy=frozenset())
-    plan = service.decode(service.encode(Plan(draft.work)), file="x")
+    plan = _decoded(_encoded(service, Plan(draft.work)))
 
     rewritten = service.rewrite(attempt, plan)
 
@@ -228,8 +247,8 @@ def test_a_rewrite_by_a_column_that_is_not_there_is_refused_before_anything_is_w
     table.insert(trips(("1", "sf", 1, 3.0)))
     storage = builder.storage(table)
     attempt, snapshot = _attempt(storage)
-    service = _service(OutputLayout(ClusteringOrder(("fair",))), spec=storage.spec)
-    plan = service.decode(service.encode(Plan(service.plan(snapshot, busy=frozenset()).work)), file="x")
+    service = _service(OutputLayout(ClusteringOrder(("fair",))))
+    plan = _decoded(_encoded(service, Plan(service.plan(snapshot, busy=frozenset()).work)))
     before = [file.path for file in storage.walk("")]
     with pytest.raises(InvalidRequestError, match="did you mean fare"):
         service.rewrite(attempt, plan)
@@ -241,7 +260,7 @@ def test_a_plan_that_could_not_be_carried_out_is_not_made(builder: TableBuilder)
     table.insert(trips(("1", "sf", 1, 3.0)))
     _, snapshot = _attempt(builder.storage(table))
     layout = OutputLayout(ClusteringOrder(("fair",)))
-    service = Clustering(AllTogether(), layout, spec=StorageSpec("file:///t"), schema=TRIPS)
+    service = Clustering(AllTogether(), layout, schema=TRIPS)
     with pytest.raises(InvalidRequestError, match="did you mean fare"):
         service.plan(snapshot, busy=frozenset())
 

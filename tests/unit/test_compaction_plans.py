@@ -9,16 +9,27 @@ import pytest
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
-from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.services.plans.service import Plan, PlanFlags, Work
-from tablekeeper.services.plans.slice_plans import decode_slice_plan, encode_slice_plan
+from tablekeeper.model import (
+    BaseFile,
+    FileGroupId,
+    FileSlice,
+    LogFile,
+    Plan,
+    PlanFlags,
+    RequestedTime,
+    ServiceKind,
+    Strategy,
+    Work,
+)
+from tablekeeper.storage.protocol import StorageSpec
+from tablekeeper.timeline.plans import decode_plan, encode_plan
 
 GROUP = FileGroupId("city=sf", "a1b2c3d4-0000-0")
 OLD, FIRST, SECOND = "20240101000000000", "20240101000000001", "20240101000000002"
 BASE = f"a1b2c3d4-0000-0_0-1-2_{OLD}.parquet"
 LOGS = tuple(f".a1b2c3d4-0000-0_{instant}.log.1_0-3-4" for instant in (FIRST, SECOND))
 MB = 1 << 20
+KIND, SPEC = ServiceKind.COMPACTION, StorageSpec("file:///lake/t")
 
 
 def base(size: int = 5 * MB) -> BaseFile:
@@ -41,15 +52,15 @@ def operation(**changes: Any) -> CompactionOperation:
 
 
 def decoded(*operations: CompactionOperation) -> Plan:
-    return decode_slice_plan(encode_compaction_plan(CompactionPlan(operations)), file="plan")
+    return decode_plan(encode_compaction_plan(CompactionPlan(operations)), KIND, file="plan")
 
 
 def test_a_plan_comes_back_as_it_was_written() -> None:
     file_slice = FileSlice(GROUP, RequestedTime(OLD), base(), (log(FIRST), log(SECOND)))
     flags = PlanFlags(cancellable=True, mutable=True, cancel_after_s=60, scheduled_by="host:1")
     plan = Plan((Work((file_slice,)),), flags=flags, missing=("city=la",), extra={"note": "kept"})
-    content = encode_slice_plan(plan, strategy=Strategy("a.Strategy", {"p": "v"}))
-    found = decode_slice_plan(content, file="plan")
+    plan = replace(plan, strategy=Strategy("a.Strategy", {"p": "v"}))
+    found = decode_plan(encode_plan(plan, KIND, spec=SPEC), KIND, file="plan")
     assert (found.work, found.flags, found.missing) == (plan.work, flags, ("city=la",))
     assert found.extra["note"] == "kept"
     assert found.strategy == Strategy("a.Strategy", {"p": "v"})
@@ -57,7 +68,7 @@ def test_a_plan_comes_back_as_it_was_written() -> None:
 
 def test_a_plan_carries_the_metrics_that_javas_executor_needs() -> None:
     file_slice = FileSlice(GROUP, RequestedTime(OLD), base(), (log(FIRST), log(SECOND)))
-    content = encode_slice_plan(Plan((Work((file_slice,)),)), strategy=Strategy("a.Strategy"))
+    content = encode_plan(Plan((Work((file_slice,)),)), KIND, spec=SPEC)
     (made,) = decode_compaction_plan(content, file="plan").operations
     assert made.metrics["TOTAL_LOG_FILES_SIZE"] == 2.0 * MB
     assert made.metrics["TOTAL_LOG_FILES"] == 2.0

@@ -18,7 +18,8 @@ from tablekeeper.services.compaction.strategies import (
     log_compaction_strategy,
 )
 from tablekeeper.services.plans.service import Draft, LeftOut
-from tablekeeper.services.plans.strategies import OnlyPartitions, day_of_partition, leave_out_slices, metrics_of
+from tablekeeper.services.plans.strategies import OnlyPartitions, day_of_partition, leave_out_slices
+from tablekeeper.timeline.plans import slice_metrics
 
 __all__: list[str] = []
 
@@ -61,7 +62,7 @@ def plan(chosen: CompactionStrategy, *slices: FileSlice, busy: Sequence[FileSlic
 
 def test_the_metrics_of_a_slice_have_the_names_and_whole_megabytes_that_java_expects() -> None:
     slices = file_slice("a", base=10 * MB + 5, logs=(MB, MB + 7))
-    assert metrics_of(slices) == {
+    assert slice_metrics([slices], in_whole_mb=True) == {
         "TOTAL_IO_READ_MB": 12.0,
         "TOTAL_IO_WRITE_MB": 10.0,
         "TOTAL_IO_MB": 22.0,
@@ -71,11 +72,12 @@ def test_the_metrics_of_a_slice_have_the_names_and_whole_megabytes_that_java_exp
 
 
 def test_a_slice_without_a_base_file_is_taken_to_write_a_whole_new_file() -> None:
-    assert metrics_of(file_slice("a", base=None, logs=(MB,)), new_file_bytes=50 * MB)["TOTAL_IO_MB"] == 51.0
+    new = file_slice("a", base=None, logs=(MB,))
+    assert slice_metrics([new], new_file_bytes=50 * MB, in_whole_mb=True)["TOTAL_IO_MB"] == 51.0
 
 
 def test_the_metrics_of_several_slices_are_those_of_all_together() -> None:
-    both = metrics_of(file_slice("a"), file_slice("b", logs=(MB, MB)))
+    both = slice_metrics([file_slice("a"), file_slice("b", logs=(MB, MB))], in_whole_mb=True)
     assert (both["TOTAL_LOG_FILES"], both["TOTAL_IO_MB"]) == (3.0, 43.0)
 
 

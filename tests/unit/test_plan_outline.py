@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import fastavro
 import pytest
@@ -15,10 +16,8 @@ from tablekeeper.format.plans import (
     ClusteringPlan,
     CompactionOperation,
     CompactionPlan,
-    PlanOutline,
     RequestedReplaceMetadata,
     SliceInfo,
-    Strategy,
     decode_compaction_plan,
     decode_outline,
     decode_outline_note,
@@ -26,7 +25,7 @@ from tablekeeper.format.plans import (
     encode_compaction_plan,
     encode_requested_replace_metadata,
 )
-from tablekeeper.model import FileGroupId, Operation
+from tablekeeper.model import FileGroupId, Operation, PlanOutline, Strategy
 
 __all__: list[str] = []
 
@@ -63,6 +62,15 @@ def test_the_outline_of_a_clustering_is_what_the_whole_plan_says(groups: int) ->
     data = encode_requested_replace_metadata(plan)
     assert decode_outline(data, file=FILE, is_clustering=True) == OUTLINE
     assert decode_requested_replace_metadata(data, file=FILE) == plan
+
+
+@pytest.mark.parametrize("groups", [SMALL, LARGE])
+def test_the_file_groups_are_told_where_they_are_asked_for(groups: int) -> None:
+    expected = replace(OUTLINE, file_groups=frozenset(FileGroupId("p", f"f{n}") for n in range(groups)))
+    data = encode_compaction_plan(compaction(groups))
+    assert decode_outline(data, file=FILE, is_clustering=False, with_groups=True) == expected
+    data = encode_requested_replace_metadata(clustering(groups))
+    assert decode_outline(data, file=FILE, is_clustering=True, with_groups=True) == expected
 
 
 def test_only_large_plans_carry_their_outline_in_the_header_which_others_ignore() -> None:

@@ -4,6 +4,7 @@ from tablekeeper.model.actions import Action, Operation, ServiceKind
 from tablekeeper.model.commits import SCHEMA_KEY, CommitMetadata, WriteStat
 from tablekeeper.model.files import BaseFile, FileGroupId, FileSlice, LogFile, join_path
 from tablekeeper.model.instants import CompletionTime, Instant, RequestedTime, State
+from tablekeeper.model.plans import Plan, PlanFlags, PlanOutline, Strategy, Work
 
 __all__ = [
     "SCHEMA_KEY",
@@ -16,9 +17,14 @@ __all__ = [
     "Instant",
     "LogFile",
     "Operation",
+    "Plan",
+    "PlanFlags",
+    "PlanOutline",
     "RequestedTime",
     "ServiceKind",
     "State",
+    "Strategy",
+    "Work",
     "WriteStat",
     "join_path",
 ]

@@ -21,16 +21,15 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.metadata_table.compaction import compact_metadata_table, explain_metadata_compaction
-from tablekeeper.model import Instant, RequestedTime, ServiceKind
+from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
 from tablekeeper.services.plans.cancel import CancelResult, cancel_plan, remove_failed_plans
-from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import execute_plan, find_plan
 from tablekeeper.services.plans.explain import Explanation, explain_plan
 from tablekeeper.services.plans.listing import PlanListing, load_plan_listing
 from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
-from tablekeeper.services.plans.service import PlanFlags, ServiceResult
+from tablekeeper.services.plans.service import ServiceResult
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
@@ -213,15 +212,11 @@ class Maintenance(TableHandle):
             parse_instant(plan),
             reason=reason,
             wait_s=parse_duration_s(wait),
-            find_damage=self._find_damage,
         )
 
     def plans(self) -> PlanListing:
         """Pending plans of compaction, log compaction and clustering, with who is at work on them."""
-        environment = self._load_environment()
-        factory = self._factory(None, None)
-        kinds = [kind for kind in ServiceKind if environment.config.is_mor or kind is ServiceKind.CLUSTERING]
-        return load_plan_listing(environment, {kind: factory.make(kind) for kind in kinds})
+        return load_plan_listing(self._load_environment())
 
     def timeline_summary(self) -> TimelineSummary:
         """What waits and what is due, from the names on the timeline alone: cheap on a table of any size."""
@@ -399,12 +394,6 @@ class Maintenance(TableHandle):
         result = self.execute(scheduled, options=options)
         notes = tuple(f"plan {each.instant} was waiting and was carried out first" for each in waiting)
         return replace(result, notes=(*result.notes, *notes))
-
-    def _find_damage(self, plan: Instant) -> str:
-        """Why a pending plan cannot be executed; `""` if nothing is known against it."""
-        kind = ServiceKind.of(plan.action)
-        factory = self._factory(None, None)
-        return find_plan_damage(factory.environment, factory.make(kind), plan)
 
     def _explain(
         self,

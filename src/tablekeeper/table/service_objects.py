@@ -85,7 +85,6 @@ class ServiceFactory:
         return Clustering(
             self._narrowed(clustering_strategy(settings, now_ms=self._now_ms)),
             settings.layout,
-            spec=self.environment.storage.spec,
             schema=self.schema,
             by_bucket=self.environment.by_bucket,
         )

@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.plans import (
     RollbackPlan,
-    decode_compaction_plan,
-    decode_requested_replace_metadata,
     decode_rollback_plan,
 )
-from tablekeeper.model import Action, CommitMetadata, FileGroupId, Instant, Operation, State
+from tablekeeper.model import Action, CommitMetadata, FileGroupId, Instant, Operation, PlanOutline, State
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
+from tablekeeper.timeline.plans import load_plan_outline
 from tablekeeper.txn.conflict import Touched, WriteKind
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = [
-    "CANCELLABLE_KEY",
-    "MUTABLE_KEY",
-    "PendingPlan",
     "find_rollback",
     "load_inflight",
     "load_is_cancellable",
-    "load_pending_plan",
+    "load_pending_outline",
     "load_planned_groups",
     "load_rollback_plan",
     "load_touched",
     "touched_by_commit",
 ]
-
-CANCELLABLE_KEY = "tablekeeper.cancellable"
-"""Key in a plan's extra metadata; "true" says that the plan yields to ingestion."""
-
-MUTABLE_KEY = "tablekeeper.mutable"
-"""Key in a plan's extra metadata; "true" says that rolling an attempt back removes the plan too."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingPlan:
-    """What a plan on the timeline is about to rewrite, and how it may end."""
-
-    groups: frozenset[FileGroupId] = frozenset()
-    extra: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_cancellable(self) -> bool:
-        """Whether it yields to ingestion."""
-        return self.extra.get(CANCELLABLE_KEY) == "true"
-
-    @property
-    def is_mutable(self) -> bool:
-        """Whether rolling an attempt back removes it."""
-        return self.extra.get(MUTABLE_KEY) == "true"
 
 
 def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
@@ -62,7 +31,8 @@ def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
     if instant.is_completed:
         return touched_by_commit(load_commit_metadata(environment.storage, environment.config, instant))
     if instant.action.is_plan:
-        return Touched(load_pending_plan(environment, instant).groups, WriteKind.of(instant.action.service))
+        groups = load_pending_outline(environment, instant, with_groups=True).file_groups
+        return Touched(groups, WriteKind.of(instant.action.service))
     return Touched(load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
 
 
@@ -87,34 +57,23 @@ def load_planned_groups(
     environment: TableEnvironment, timeline: Timeline, *, with_cancellable: bool = True
 ) -> frozenset[FileGroupId]:
     """File groups that pending plans of table services are about to rewrite."""
-    plans = [load_pending_plan(environment, instant) for instant in timeline.pending_plans]
-    return frozenset(group for plan in plans if with_cancellable or not plan.is_cancellable for group in plan.groups)
+    plans = [load_pending_outline(environment, instant, with_groups=True) for instant in timeline.pending_plans]
+    counting = (plan for plan in plans if with_cancellable or not plan.flags.cancellable)
+    return frozenset(group for plan in counting for group in plan.file_groups)
 
 
 def load_is_cancellable(environment: TableEnvironment, instant: Instant) -> bool:
     """Whether the pending plan of a table service yields to ingestion."""
-    return instant.action.is_plan and load_pending_plan(environment, instant).is_cancellable
+    return instant.action.is_plan and load_pending_outline(environment, instant).flags.cancellable
 
 
-def load_pending_plan(environment: TableEnvironment, instant: Instant) -> PendingPlan:
+def load_pending_outline(environment: TableEnvironment, instant: Instant, *, with_groups: bool = False) -> PlanOutline:
     """The plan of a compaction, log compaction or clustering; an empty one if it has left the timeline."""
-    requested = Instant(instant.requested_at, instant.action, State.REQUESTED)
-    file = instant_path(environment.config, requested)
     try:
-        content = load_content(environment.storage, environment.config, requested)
+        return load_plan_outline(environment.storage, environment.config, instant, with_groups=with_groups)
     except NotFoundError:
         # Rolled back since the timeline was listed: it touches nothing any more.
-        return PendingPlan()
-    if instant.action is Action.CLUSTERING:
-        clustering = decode_requested_replace_metadata(content, file=file).clustering_plan
-        slices = [s for group in clustering.input_groups for s in group.slices] if clustering is not None else []
-        groups = frozenset(s.group for s in slices)
-        extra = clustering.extra_metadata if clustering is not None else {}
-    else:
-        compaction = decode_compaction_plan(content, file=file)
-        groups = frozenset(operation.group for operation in compaction.operations)
-        extra = compaction.extra_metadata
-    return PendingPlan(groups, extra)
+        return PlanOutline()
 
 
 def find_rollback(environment: TableEnvironment, timeline: Timeline, target: Instant) -> Instant | None:

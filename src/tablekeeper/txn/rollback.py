@@ -45,7 +45,7 @@ from tablekeeper.timeline.history import find_archived
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.attempts import fence_attempts
 from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
-from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
+from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
@@ -263,7 +263,7 @@ def leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
     """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was called off."""
     if not target.action.is_plan:
         return False
-    if load_pending_plan(environment, target).is_mutable:
+    if load_pending_outline(environment, target).flags.mutable:
         return True
     return load_cancel_request(environment.storage, target.requested_at) is not None
 

@@ -33,7 +33,7 @@ from tablekeeper.format.plans.compaction import (
     decode_compaction_plan,
     encode_compaction_plan,
 )
-from tablekeeper.format.plans.outline import PlanOutline, decode_outline, decode_outline_note
+from tablekeeper.format.plans.outline import decode_outline, decode_outline_note
 from tablekeeper.format.plans.restore import (
     RestoreMetadata,
     RestorePlan,
@@ -56,7 +56,6 @@ from tablekeeper.format.plans.rollback import (
     encode_rollback_metadata,
     encode_rollback_plan,
 )
-from tablekeeper.format.plans.strategy import Strategy
 
 __all__ = [
     "CleanFile",
@@ -68,7 +67,6 @@ __all__ = [
     "CompactionOperation",
     "CompactionPlan",
     "InstantInfo",
-    "PlanOutline",
     "RequestedReplaceMetadata",
     "RestoreMetadata",
     "RestorePlan",
@@ -79,7 +77,6 @@ __all__ = [
     "RolledBackPartition",
     "SavepointMetadata",
     "SliceInfo",
-    "Strategy",
     "decode_clean_metadata",
     "decode_clean_plan",
     "decode_compaction_plan",

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.format.avro_container import decode_record, encode_record
-from tablekeeper.format.plans.outline import PlanOutline, encode_outline_note
-from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId, Operation
+from tablekeeper.format.plans.outline import encode_outline_note
+from tablekeeper.model import FileGroupId, Operation, PlanOutline, Strategy
 
 __all__ = [
     "ClusteringGroup",

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.format.avro_container import decode_record, encode_record
-from tablekeeper.format.plans.outline import PlanOutline, encode_outline_note
-from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId
+from tablekeeper.format.plans.outline import encode_outline_note
+from tablekeeper.model import FileGroupId, PlanOutline, Strategy
 
 __all__ = ["CompactionOperation", "CompactionPlan", "decode_compaction_plan", "encode_compaction_plan"]
 

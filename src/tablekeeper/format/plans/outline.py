@@ -8,28 +8,23 @@ stepping over the groups.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.avro_container import decode_notes, decode_record
+from tablekeeper.model import FileGroupId, PlanOutline
 
-__all__ = ["PlanOutline", "decode_outline", "decode_outline_note", "encode_outline_note"]
+__all__ = ["decode_outline", "decode_outline_note", "encode_outline_note"]
 
 _NOTE = "tablekeeper.outline"
 _LARGE = 1_000
 _GROUPS = frozenset({"operations", "inputGroups"})
+_OF_GROUPS = frozenset(
+    {"baseInstantTime", "dataFilePath", "deltaFilePaths", "bootstrapFilePath", "metrics", "numOutputFileGroups"}
+)
 _COMPACTION = "HoodieCompactionPlan"
 _REPLACE = "HoodieRequestedReplaceMetadata"
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOutline:
-    """`missing` partitions were left out; None if whoever made the plan did not record any."""
-
-    missing: tuple[str, ...] | None = None
-    params: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 def encode_outline_note(outline: PlanOutline, *, groups: int) -> dict[str, bytes]:
@@ -62,12 +57,16 @@ def decode_outline_note(data: bytes, *, file: str) -> PlanOutline | None:
         raise CorruptTableError(file=file, reason=f"the outline of the plan does not decode ({error})") from error
 
 
-def decode_outline(data: bytes, *, file: str, is_clustering: bool) -> PlanOutline:
-    """The outline of a plan, from the whole of its file."""
-    noted = decode_outline_note(data, file=file)
+def decode_outline(data: bytes, *, file: str, is_clustering: bool, with_groups: bool = False) -> PlanOutline:
+    """The outline of a plan, from the whole of its file. With the groups it takes as long as there are many of them."""
+    noted = None if with_groups else decode_outline_note(data, file=file)
     if noted is not None:
         return noted
-    record = decode_record(data, file=file, schema_name=_REPLACE if is_clustering else _COMPACTION, without=_GROUPS)
+    if is_clustering and not data:
+        # As old writers leave the file of a replace commit.
+        return PlanOutline()
+    schema, without = _REPLACE if is_clustering else _COMPACTION, _OF_GROUPS if with_groups else _GROUPS
+    record = decode_record(data, file=file, schema_name=schema, without=without)
     plan = record["clusteringPlan"] if is_clustering else record
     if plan is None:
         return PlanOutline()
@@ -76,4 +75,12 @@ def decode_outline(data: bytes, *, file: str, is_clustering: bool) -> PlanOutlin
         missing=None if missing is None else tuple(missing),
         params=(strategy["strategyParams"] or {}) if strategy is not None else {},
         extra=plan["extraMetadata"] or {},
+        file_groups=frozenset(_file_groups(plan, is_clustering=is_clustering)) if with_groups else frozenset(),
     )
+
+
+def _file_groups(plan: Mapping[str, Any], *, is_clustering: bool) -> Iterator[FileGroupId]:
+    groups = plan["inputGroups"] or () if is_clustering else ()
+    entries = [each for group in groups for each in group["slices"] or ()] if is_clustering else plan["operations"]
+    for entry in entries or ():
+        yield FileGroupId(entry["partitionPath"] or "", entry["fileId"] or "")

@@ -21,11 +21,7 @@ from tablekeeper.errors import NotFoundError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import (
     CleanMetadata,
-    CompactionOperation,
-    SliceInfo,
     decode_clean_metadata,
-    decode_compaction_plan,
-    decode_requested_replace_metadata,
     decode_rollback_metadata,
 )
 from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
@@ -37,7 +33,6 @@ from tablekeeper.model import (
     Instant,
     Operation,
     RequestedTime,
-    State,
 )
 from tablekeeper.services.clean.plan import (
     MISSING_KEY,
@@ -52,6 +47,7 @@ from tablekeeper.snapshot.listing import load_all_files_by_listing, load_files_b
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.timeline.history import archived_completions
+from tablekeeper.timeline.plans import load_plan
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.savepoints import load_savepoint, savepoints_of
@@ -213,27 +209,19 @@ def _load_plan(
     environment: TableEnvironment, plan: Instant, files: dict[str, set[str]], bases: dict[FileGroupId, RequestedTime]
 ) -> None:
     """Add what a pending plan needs; nothing if it has been rolled back since the timeline was listed."""
-    requested = Instant(plan.requested_at, plan.action, State.REQUESTED)
-    path = instant_path(environment.config, requested)
     try:
-        content = load_content(environment.storage, environment.config, requested)
+        slices = [
+            each for work in load_plan(environment.storage, environment.config, plan).work for each in work.slices
+        ]
     except NotFoundError:
         return
-    slices: list[SliceInfo | CompactionOperation] = []
-    if plan.action is Action.CLUSTERING:
-        clustering = decode_requested_replace_metadata(content, file=path).clustering_plan
-        slices += [
-            each for group in (clustering.input_groups if clustering is not None else ()) for each in group.slices
-        ]
-    else:
-        for operation in decode_compaction_plan(content, file=path).operations:
-            slices.append(operation)
-            base = RequestedTime(operation.base_instant)
-            bases[operation.group] = min(base, bases.get(operation.group, base))
-    # The base instant alone would not do: a slice of logs is named after the oldest, which may come after the plan.
     for each in slices:
-        paths = [*([each.base_file] if each.base_file else []), *each.log_files]
-        files[each.group.partition].update(name.rpartition("/")[2] for name in paths)
+        if plan.action is not Action.CLUSTERING:
+            bases[each.group] = min(each.base_instant, bases.get(each.group, each.base_instant))
+        # The base instant alone would not do: a slice of logs is named after the oldest, which may come after the plan.
+        files[each.group.partition].update(log.name for log in each.logs)
+        if each.base is not None:
+            files[each.group.partition].add(each.base.name)
 
 
 def _groups_came_back(environment: TableEnvironment, timeline: Timeline, last: LastClean) -> bool:

@@ -14,24 +14,19 @@ import pyarrow as pa
 from tablekeeper.config.clustering_order import OutputLayout
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import UnsupportedFeatureError
-from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId, ServiceKind
+from tablekeeper.model import FileGroupId, Plan, ServiceKind, Strategy
 from tablekeeper.services.clustering.kernels import ClusterTask, cluster_group, refuse_bad_order
-from tablekeeper.services.plans.clustering_plans import decode_group_plan, encode_group_plan
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Rewritten
 from tablekeeper.services.plans.strategies import PlanningStrategy
 from tablekeeper.snapshot.snapshot import Snapshot
-from tablekeeper.storage.protocol import StorageSpec
 from tablekeeper.write.finish import file_ids_by_partition
 from tablekeeper.write.index_check import look_like_buckets, refuse_wrong_index
 
 __all__ = ["Clustering"]
 
-_RESIZES_BUCKETS = ("ConsistentBucket", "ConsistentHashing")
-
 
 class Clustering:
-    """The service, for the table at `spec`.
+    """The service.
 
     `layout` goes into the plans that are made here, and fills in what the plans of others leave open. With `schema`,
     the table's, a plan is not made with an order that could not be carried out.
@@ -44,14 +39,12 @@ class Clustering:
         strategy: PlanningStrategy,
         layout: OutputLayout,
         *,
-        spec: StorageSpec,
         schema: pa.Schema | None = None,
         by_bucket: bool = False,
     ) -> None:
         self._strategy = strategy
         self._schema = schema
         self._layout = layout
-        self._spec = spec
         self._by_bucket = by_bucket
 
     @property
@@ -76,18 +69,9 @@ class Clustering:
             refuse_bad_order(self._layout.order, self._schema)
         return self._strategy.plan(snapshot.latest, busy=busy)
 
-    def encode(self, plan: Plan) -> bytes:
-        params = {**self._strategy.params, **self._layout.to_params()}
-        return encode_group_plan(plan, strategy=Strategy(self._layout.class_name, params), spec=self._spec)
-
-    def decode(self, content: bytes, *, file: str) -> Plan:
-        plan = decode_group_plan(content, file=file)
-        if plan.strategy is not None and any(part in (plan.strategy.class_name or "") for part in _RESIZES_BUCKETS):
-            raise UnsupportedFeatureError(
-                f"{file}: the plan resizes the buckets of a consistent hashing index ({plan.strategy.class_name}), "
-                "which only Java does. Run it with Java Hudi."
-            )
-        return plan
+    @property
+    def plan_strategy(self) -> Strategy:
+        return Strategy(self._layout.class_name, {**self._strategy.params, **self._layout.to_params()})
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         context = attempt.context

@@ -19,8 +19,8 @@ from dataclasses import replace
 from tablekeeper.config.service_options import CLUSTERING_KEYS
 from tablekeeper.config.service_settings import SCOPE_PARAM, ClusteringSettings, PartitionFilter, SliceOrder
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
-from tablekeeper.model import FileGroupId, FileSlice
-from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice, Work
+from tablekeeper.model import FileGroupId, FileSlice, Work
+from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
 from tablekeeper.services.plans.strategies import StrategyRegistry, leave_out_partitions, leave_out_slices, split_busy
 
 __all__ = [

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import FileGroupId, ServiceKind
+from tablekeeper.model import FileGroupId, Plan, ServiceKind, Strategy
 from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten
-from tablekeeper.services.plans.slice_plans import decode_slice_plan, encode_slice_plan
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Rewritten
 from tablekeeper.services.plans.strategies import PlanningStrategy
 from tablekeeper.snapshot.snapshot import Snapshot
 
@@ -45,12 +43,9 @@ class Compaction:
     def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
         return self._strategy.plan(snapshot.latest, busy=busy)
 
-    def encode(self, plan: Plan) -> bytes:
-        strategy = Strategy(self._strategy.class_name, dict(self._strategy.params))
-        return encode_slice_plan(plan, strategy=strategy)
-
-    def decode(self, content: bytes, *, file: str) -> Plan:
-        return decode_slice_plan(content, file=file)
+    @property
+    def plan_strategy(self) -> Strategy:
+        return Strategy(self._strategy.class_name, dict(self._strategy.params))
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         slices = [file_slice for work in plan.work for file_slice in work.slices]

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from tablekeeper.config.service_options import COMPACTION_KEYS
 from tablekeeper.config.service_settings import SCOPE_PARAM, CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.model import FileGroupId, FileSlice
-from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice, Work
+from tablekeeper.model import FileGroupId, FileSlice, Work
+from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
 from tablekeeper.services.plans.strategies import (
     StrategyRegistry,
     day_of_partition,
     leave_out_partitions,
     leave_out_slices,
-    metrics_of,
     split_busy,
 )
+from tablekeeper.timeline.plans import slice_metrics
 
 __all__ = [
     "COMPACTION_STRATEGIES",
@@ -117,7 +117,9 @@ class CompactionStrategy:
 
     def io_mb(self, file_slice: FileSlice) -> int:
         """Megabytes that compacting the slice reads and writes, as Java counts them."""
-        return int(metrics_of(file_slice, new_file_bytes=self.settings.new_file_bytes)["TOTAL_IO_MB"])
+        return int(
+            slice_metrics([file_slice], new_file_bytes=self.settings.new_file_bytes, in_whole_mb=True)["TOTAL_IO_MB"]
+        )
 
 
 COMPACTION_STRATEGIES: StrategyRegistry[CompactionStrategy] = StrategyRegistry(

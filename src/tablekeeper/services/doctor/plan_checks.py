@@ -7,17 +7,15 @@ decision (`services/plans/cancel.py`), with the same settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
-from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
+from tablekeeper.model import Action, Instant, Plan, RequestedTime, ServiceKind, State
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
 from tablekeeper.services.plans.cancel import why_removed
-from tablekeeper.services.plans.clustering_plans import decode_group_plan
-from tablekeeper.services.plans.service import Plan
-from tablekeeper.services.plans.slice_plans import decode_slice_plan
-from tablekeeper.timeline import instant_path, load_content, load_timeline
+from tablekeeper.services.plans.foreign_plans import load_executable_plan
+from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.heartbeat import load_heartbeat_owner
 
 __all__ = ["check_cancel_requests", "check_cleans", "check_plans"]
@@ -27,7 +25,7 @@ def check_plans(view: TableView) -> Iterator[Finding]:
     """Pending compactions, log compactions and clusterings."""
     for instant in view.timeline.pending_plans:
         try:
-            plan = _load_plan(view, instant)
+            plan = load_executable_plan(view.environment, instant)
         except NotFoundError:
             continue
         except UnsupportedFeatureError as error:
@@ -95,14 +93,6 @@ def check_cleans(view: TableView) -> Iterator[Finding]:
                 "It can be carried on: `tablekeeper clean PATH` does so before anything else.",
                 repair=Repair(RepairKind.FINISH_CLEAN, clean.requested_at.value),
             )
-
-
-def _load_plan(view: TableView, instant: Instant) -> Plan:
-    environment = view.environment
-    requested = Instant(instant.requested_at, instant.action, State.REQUESTED)
-    decode: Callable[..., Plan] = decode_group_plan if instant.action is Action.CLUSTERING else decode_slice_plan
-    content = load_content(environment.storage, environment.config, requested)
-    return decode(content, file=instant_path(environment.config, requested))
 
 
 def _describe(view: TableView, instant: Instant, plan: Plan) -> Finding:

@@ -25,7 +25,7 @@ from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
 from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.txn.cancel_requests import delete_cancel_request
-from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
+from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.late_files import sweep_late_files
@@ -124,7 +124,7 @@ def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorS
     found = load_timeline(environment.storage, environment.config).find(instant)
     if found is None or not found.is_pending:
         return
-    partitions = {group.partition for group in load_pending_plan(environment, found).groups}
+    partitions = {group.partition for group in load_pending_outline(environment, found, with_groups=True).file_groups}
     left = load_files_of_instant(environment.storage, sorted(partitions), instant, runtime=environment.runtime)
 
     def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import Action, FileGroupId, FileSlice, RequestedTime, ServiceKind
+from tablekeeper.model import Action, FileGroupId, FileSlice, Plan, RequestedTime, ServiceKind, Strategy
 from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Plan, Rewritten
-from tablekeeper.services.plans.slice_plans import decode_slice_plan, encode_slice_plan
+from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Rewritten
 from tablekeeper.services.plans.strategies import PlanningStrategy, leave_out_slices
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.timeline import Timeline
@@ -70,12 +68,9 @@ class LogCompaction:
         )
         return Draft(work, (*draft.left_out, *single, *waiting))
 
-    def encode(self, plan: Plan) -> bytes:
-        strategy = Strategy(self._strategy.class_name, dict(self._strategy.params))
-        return encode_slice_plan(plan, strategy=strategy)
-
-    def decode(self, content: bytes, *, file: str) -> Plan:
-        return decode_slice_plan(content, file=file)
+    @property
+    def plan_strategy(self) -> Strategy:
+        return Strategy(self._strategy.class_name, dict(self._strategy.params))
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         slices = [file_slice for work in plan.work for file_slice in work.slices]

@@ -12,19 +12,19 @@ age of its own goes by that. From then on nobody begins to execute them. The rol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
-from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
+from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import find_plan, remove_plan
 from tablekeeper.services.plans.schedule import process_name
-from tablekeeper.services.plans.service import PlanFlags
 from tablekeeper.timeline import Timeline, load_timeline, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
-from tablekeeper.txn.candidates import find_rollback, load_pending_plan, load_rollback_plan
+from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
@@ -69,19 +69,12 @@ class CancelResult:
         return f"plan {self.instant} {says[self.outcome]} ({self.reason})"
 
 
-def cancel_plan(
-    environment: TableEnvironment,
-    instant: RequestedTime,
-    *,
-    reason: str,
-    wait_s: float,
-    find_damage: Callable[[Instant], str] = lambda _: "",
-) -> CancelResult:
+def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason: str, wait_s: float) -> CancelResult:
     """Cancel a pending plan, and wait up to `wait_s` seconds for a running executor to let go of it.
 
-    A plan that is neither cancellable nor mutable goes only if `find_damage` says why it cannot succeed.
+    A plan that is neither cancellable nor mutable goes only if its files are so damaged that it cannot succeed.
     """
-    damage = _load_damage(environment, instant, find_damage)
+    damage = _load_damage(environment, instant)
     asked = _ask(environment, instant, reason=reason, is_hopeless=bool(damage))
     if asked is not None:
         return asked
@@ -156,16 +149,16 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
             resume_rollback(environment, rollback, before_publish=metadata_rollback)
 
 
-def _load_damage(environment: TableEnvironment, instant: RequestedTime, find_damage: Callable[[Instant], str]) -> str:
+def _load_damage(environment: TableEnvironment, instant: RequestedTime) -> str:
     """Why a plan that others count on cannot succeed. Without the lock: files are listed, and perhaps read."""
     current, _ = find_plan(load_timeline(environment.storage, environment.config), instant)
     if current.is_completed:
         return ""
     try:
-        plan = load_pending_plan(environment, current)
+        flags = load_pending_outline(environment, current).flags
     except CorruptTableError as error:
         return str(error)
-    return "" if plan.is_cancellable or plan.is_mutable else find_damage(current)
+    return "" if flags.can_be_removed else find_plan_damage(environment, current)
 
 
 def _ask(
@@ -186,8 +179,8 @@ def _ask(
 
 
 def _refuse_binding(environment: TableEnvironment, current: Instant) -> None:
-    plan = load_pending_plan(environment, current)
-    if not (plan.is_cancellable or plan.is_mutable):
+    flags = load_pending_outline(environment, current).flags
+    if not flags.can_be_removed:
         raise InvalidRequestError(
             f"{current} is neither cancellable nor mutable: writers and other services count on it being executed, and "
             "no damage of its files is known that would rule that out. Execute it; Table.rollback() takes a failed "
@@ -201,7 +194,7 @@ def _may_go(environment: TableEnvironment, now: Timeline, current: Instant, sett
         return False
     if load_cancel_request(environment.storage, current.requested_at) is not None:
         return True
-    flags = PlanFlags.from_metadata(load_pending_plan(environment, current).extra)
+    flags = load_pending_outline(environment, current).flags
     if flags.mutable and find_rollback(environment, now, current) is not None:
         # A rollback that died may have left it requested again; nobody executes it any more.
         return True

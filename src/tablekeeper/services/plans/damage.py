@@ -9,23 +9,23 @@ from __future__ import annotations
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import BaseFile, Instant, LogFile
 from tablekeeper.read.damage import find_base_damage, find_log_damage
-from tablekeeper.services.plans.execute import load_plan, was_rolled_back
+from tablekeeper.services.plans.execute import was_rolled_back
+from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
-from tablekeeper.services.plans.service import Service
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["find_plan_damage"]
 
 
-def find_plan_damage(environment: TableEnvironment, service: Service, instant: Instant) -> str:
+def find_plan_damage(environment: TableEnvironment, instant: Instant) -> str:
     """Why the pending plan cannot be executed; `""` if nothing is known against it.
 
     The contents of its files are read only if an attempt has failed before: that takes as long as the attempt.
     """
     timeline = load_timeline(environment.storage, environment.config)
     try:
-        plan = load_plan(environment, service, instant)
+        plan = load_executable_plan(environment, instant)
         refuse_damaged_input(environment, plan, instant, timeline)
     except CorruptTableError as error:
         return str(error)

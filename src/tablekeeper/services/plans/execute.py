@@ -29,18 +29,17 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
-from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
+from tablekeeper.model import Action, Instant, Plan, RequestedTime, ServiceKind, State
+from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
 from tablekeeper.services.plans.schedule import process_name
-from tablekeeper.services.plans.service import Attempt, Plan, Rewritten, Service, ServiceResult
+from tablekeeper.services.plans.service import Attempt, Rewritten, Service, ServiceResult
 from tablekeeper.services.plans.window import recorded_pending
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import (
     Timeline,
-    instant_path,
     load_commit_metadata,
-    load_content,
     load_timeline,
     start_inflight,
 )
@@ -57,7 +56,7 @@ from tablekeeper.write.finish import finish_write, metadata_rollback
 from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.schema_news import refuse_changed_schema
 
-__all__ = ["execute_plan", "find_plan", "load_plan", "remove_plan", "was_rolled_back"]
+__all__ = ["execute_plan", "find_plan", "remove_plan", "was_rolled_back"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,13 +95,6 @@ def find_plan(timeline: Timeline, instant: RequestedTime) -> tuple[Instant, Serv
         raise InvalidRequestError(f"{found} is no compaction, log compaction or clustering, and cannot be executed.")
     completed = {Action.COMMIT: ServiceKind.COMPACTION, Action.REPLACE_COMMIT: ServiceKind.CLUSTERING}
     return found, kind or completed.get(found.action, ServiceKind.LOG_COMPACTION)
-
-
-def load_plan(environment: TableEnvironment, service: Service, instant: Instant) -> Plan:
-    """The plan in the requested file of `instant`."""
-    requested = Instant(instant.requested_at, service.kind.action, State.REQUESTED)
-    file = instant_path(environment.config, requested)
-    return service.decode(load_content(environment.storage, environment.config, requested), file=file)
 
 
 def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approve: Callable[[Instant], bool]) -> bool:
@@ -156,7 +148,7 @@ def _pass_guard(
         refuse_during_restore(held, timeline, instant)
         if settings.guard:
             _refuse_held(held, current)
-        plan = load_plan(held, service, current)
+        plan = load_executable_plan(held, current)
         is_retry = current.state is State.INFLIGHT or find_rollback(held, timeline, current) is not None
         if is_retry and plan.flags.mutable:
             raise FencedError(

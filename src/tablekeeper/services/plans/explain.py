@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tablekeeper.model import RequestedTime
+from tablekeeper.model import PlanFlags, RequestedTime, Work
 from tablekeeper.services.plans.schedule import plan_draft
-from tablekeeper.services.plans.service import LeftOut, PlanFlags, Service, Work
+from tablekeeper.services.plans.service import LeftOut, Service
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["Explanation", "explain_plan"]

@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, LogFile, RequestedTime
-from tablekeeper.services.plans.service import Draft, Plan
+from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, LogFile, Plan, RequestedTime
+from tablekeeper.services.plans.service import Draft
 from tablekeeper.services.plans.window import PlanningWindow
 from tablekeeper.snapshot.integrity import committed_files, files_of, plan_damage, plan_whole_slices, refuse_damage
 from tablekeeper.snapshot.listing import load_files_by_listing

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.errors import NotFoundError
-from tablekeeper.model import Instant, RequestedTime, ServiceKind
-from tablekeeper.services.plans.execute import load_plan
-from tablekeeper.services.plans.service import PlanFlags, Service
+from tablekeeper.model import Instant, PlanFlags, RequestedTime, ServiceKind
 from tablekeeper.timeline import load_timeline, parse_time
+from tablekeeper.timeline.plans import load_plan
 from tablekeeper.txn.cancel_requests import load_cancel_request
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeat_owner, load_heartbeats
@@ -90,27 +89,20 @@ class PlanListing:
         return "\n".join(map(str, self.plans)) or "no pending plans"
 
 
-def load_plan_listing(environment: TableEnvironment, services: Mapping[ServiceKind, Service]) -> PlanListing:
+def load_plan_listing(environment: TableEnvironment) -> PlanListing:
     """The pending plans as they are now; one that leaves while it is looked at is left out."""
     timeline = load_timeline(environment.storage, environment.config)
     heartbeats = load_heartbeats(
         environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
     )
-    by_action = {kind.action: service for kind, service in services.items()}
-    views = [
-        _load_view(environment, by_action[instant.action], instant, heartbeats)
-        for instant in timeline.pending
-        if instant.action in by_action
-    ]
+    views = [_load_view(environment, instant, heartbeats) for instant in timeline.pending_plans]
     return PlanListing(tuple(view for view in views if view is not None))
 
 
-def _load_view(
-    environment: TableEnvironment, service: Service, instant: Instant, heartbeats: HeartbeatView
-) -> PendingPlanView | None:
+def _load_view(environment: TableEnvironment, instant: Instant, heartbeats: HeartbeatView) -> PendingPlanView | None:
     requested_at = instant.requested_at
     try:
-        plan = load_plan(environment, service, instant)
+        plan = load_plan(environment.storage, environment.config, instant)
     except NotFoundError:
         return None
     request = load_cancel_request(environment.storage, requested_at)
@@ -119,7 +111,7 @@ def _load_view(
     scheduled_ms = parse_time(requested_at.value, zone=environment.config.time_zone)
     return PendingPlanView(
         instant=requested_at,
-        service=service.kind.value,
+        service=ServiceKind.of(instant.action).value,
         state=instant.state.value,
         age_s=(environment.runtime.clock.now_ms() - scheduled_ms) / 1000,
         file_groups=len(plan.file_groups),

@@ -24,17 +24,21 @@ from tablekeeper.model import (
     FileSlice,
     Instant,
     Operation,
+    Plan,
+    PlanFlags,
     RequestedTime,
     ServiceKind,
+    Work,
     WriteStat,
 )
 from tablekeeper.services.plans.foreign_writes import ForeignWrites, await_announcements, load_foreign_writes
 from tablekeeper.services.plans.input_check import CHECKED, refuse_damaged_draft
-from tablekeeper.services.plans.service import Draft, LeftOut, Plan, PlanFlags, Service, Work
+from tablekeeper.services.plans.service import Draft, LeftOut, Service
 from tablekeeper.services.plans.window import PlanningWindow, choose_partitions, load_planning_window, pending_record
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
 from tablekeeper.timeline import Timeline, create_requested, load_commit_metadata, load_timeline
+from tablekeeper.timeline.plans import encode_plan
 from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import refuse_during_restore
 from tablekeeper.txn.environment import TableEnvironment, next_time
@@ -152,14 +156,20 @@ def _publish(
         draft = _without(draft, theirs, reason="announced by a running writer of another program")
         if not draft.work:
             return None
-        plan = Plan(work=draft.work, flags=flags, missing=draft.missing, extra={**pending_record(timeline), **CHECKED})
+        plan = Plan(
+            work=draft.work,
+            flags=flags,
+            missing=draft.missing,
+            strategy=service.plan_strategy,
+            extra={**pending_record(timeline), **CHECKED},
+        )
         held.lease.check()
         create_requested(
             held.storage,
             held.config,
             requested_at=requested_at,
             action=service.kind.action,
-            content=service.encode(plan),
+            content=encode_plan(plan, service.kind, spec=held.storage.spec),
         )
     return ScheduledPlan(
         instant=requested_at,

@@ -1,22 +1,19 @@
-"""Values that all table services share: what a plan holds, what was left out of it and why, and what became of it.
+"""What a table service is to the plans, and the values that they share: a draft, what it left out and why, and results.
 
-A plan is a list of `Work`: file slices that are rewritten together. Compaction and log compaction have one slice each,
-clustering has many. Which slices, the strategy decides; how they are rewritten, the service; everything else about a
-plan (publishing it, guarding it, retrying or giving it up) is the same for all and lives beside this module.
+Which slices are rewritten, a strategy decides; how they are rewritten, the service; everything else about a plan
+(publishing it, guarding it, retrying or giving it up) is the same for all and lives beside this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.format.plans.strategy import Strategy
-from tablekeeper.model import CompletionTime, FileGroupId, FileSlice, RequestedTime, ServiceKind
+from tablekeeper.model import CompletionTime, FileGroupId, Plan, RequestedTime, ServiceKind, Strategy, Work
 from tablekeeper.snapshot.snapshot import Snapshot
-from tablekeeper.txn.candidates import CANCELLABLE_KEY, MUTABLE_KEY
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 
@@ -25,75 +22,10 @@ __all__ = [
     "Draft",
     "LeftOut",
     "PartitionChoice",
-    "Plan",
-    "PlanFlags",
     "Rewritten",
     "Service",
     "ServiceResult",
-    "Work",
 ]
-
-_CANCEL_AFTER_KEY = "tablekeeper.cancel.after.s"
-_OWNER_KEY = "tablekeeper.scheduled.by"
-
-
-@dataclass(frozen=True, slots=True)
-class PlanFlags:
-    """How a plan may end, kept in its extra metadata, where Java ignores and keeps it.
-
-    `mutable`: a failed attempt takes the plan with it. `cancellable`: the plan yields to ingestion, and may be called
-    off. `cancel_after_s`: it is called off by itself once it is that old and nobody is at work on it.
-    """
-
-    mutable: bool = False
-    cancellable: bool = False
-    cancel_after_s: int | None = None
-    scheduled_by: str = ""
-
-    @property
-    def can_be_removed(self) -> bool:
-        """Whether the plan may leave the timeline without having been carried out."""
-        return self.mutable or self.cancellable
-
-    def to_metadata(self) -> dict[str, str]:
-        entries = {
-            CANCELLABLE_KEY: "true" if self.cancellable else "",
-            MUTABLE_KEY: "true" if self.mutable else "",
-            _CANCEL_AFTER_KEY: "" if self.cancel_after_s is None else str(self.cancel_after_s),
-            _OWNER_KEY: self.scheduled_by,
-        }
-        return {key: value for key, value in entries.items() if value}
-
-    @classmethod
-    def from_metadata(cls, extra: Mapping[str, str]) -> PlanFlags:
-        after = extra.get(_CANCEL_AFTER_KEY, "")
-        return cls(
-            mutable=extra.get(MUTABLE_KEY) == "true",
-            cancellable=extra.get(CANCELLABLE_KEY) == "true",
-            cancel_after_s=int(after) if after.isascii() and after.isdigit() else None,
-            scheduled_by=extra.get(_OWNER_KEY, ""),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Slices rewritten together. `outputs` is how many new file groups a clustering makes of them."""
-
-    slices: tuple[FileSlice, ...]
-    outputs: int = 1
-
-    @property
-    def file_groups(self) -> frozenset[FileGroupId]:
-        return frozenset(each.group for each in self.slices)
-
-    @property
-    def partition(self) -> str:
-        return self.slices[0].group.partition
-
-    @property
-    def size(self) -> int:
-        """Bytes to be read."""
-        return sum(each.size for each in self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +58,6 @@ class Draft:
     def missing(self) -> tuple[str, ...]:
         """Partitions to look at again next time, sorted."""
         return tuple(sorted({each.partition for each in self.left_out if each.comes_back}))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A plan as it stands on the timeline, whoever made it."""
-
-    work: tuple[Work, ...]
-    flags: PlanFlags = PlanFlags()
-    missing: tuple[str, ...] = ()
-    strategy: Strategy | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
-    preserves_metadata: bool = True
-
-    @property
-    def file_groups(self) -> frozenset[FileGroupId]:
-        return frozenset(group for each in self.work for group in each.file_groups)
-
-    @property
-    def size(self) -> int:
-        return sum(each.size for each in self.work)
 
 
 @dataclass(frozen=True)
@@ -197,12 +109,9 @@ class Service(Protocol):
         """What to rewrite of the partitions in `snapshot`, leaving alone the groups that others plan to. Pure."""
         ...
 
-    def encode(self, plan: Plan) -> bytes:
-        """Contents of the requested file. Strategy and its parameters are the service's own where `plan` has none."""
-        ...
-
-    def decode(self, content: bytes, *, file: str) -> Plan:
-        """A plan of this kind, ours or Java's."""
+    @property
+    def plan_strategy(self) -> Strategy:
+        """What plans that are made here name, so that whoever executes one does it alike."""
         ...
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:

@@ -26,14 +26,11 @@ __all__ = [
     "day_of_partition",
     "leave_out_partitions",
     "leave_out_slices",
-    "metrics_of",
     "split_busy",
 ]
 
-_BYTES_PER_MB = 1 << 20
 _DAY = re.compile(r"(\d{4})[/-]?(\d{1,2})[/-]?(\d{1,2})(?!\d)")
 _HIVE_NAME = re.compile(r"[^/=]+=")
-_NEW_FILE_BYTES = 125_829_120
 _JAVA = "org.apache.hudi."
 
 S = TypeVar("S")
@@ -174,25 +171,6 @@ class OnlyPartitions:
 
     def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
         return self.strategy.plan(slices, busy=busy)
-
-
-def metrics_of(*slices: FileSlice, new_file_bytes: int = _NEW_FILE_BYTES) -> dict[str, float]:
-    """Sizes of slices under the names that Java's plans have, in whole megabytes as Java counts them.
-
-    What will be written is taken to be as large as the base file, or `new_file_bytes` where there is none.
-    """
-    log_bytes = sum(log.size for each in slices for log in each.logs)
-    base_bytes = sum(each.base.size for each in slices if each.base is not None)
-    written = sum(each.base.size if each.base is not None and each.base.size else new_file_bytes for each in slices)
-    read_mb = (base_bytes + log_bytes) // _BYTES_PER_MB
-    write_mb = written // _BYTES_PER_MB
-    return {
-        "TOTAL_IO_READ_MB": float(read_mb),
-        "TOTAL_IO_WRITE_MB": float(write_mb),
-        "TOTAL_IO_MB": float(read_mb + write_mb),
-        "TOTAL_LOG_FILES_SIZE": float(log_bytes),
-        "TOTAL_LOG_FILES": float(sum(len(each.logs) for each in slices)),
-    }
 
 
 def leave_out_slices(slices: Iterable[FileSlice], *, reason: str, comes_back: bool) -> tuple[LeftOut, ...]:

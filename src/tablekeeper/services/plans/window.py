@@ -25,18 +25,25 @@ from functools import partial
 from tablekeeper.config.service_settings import SCOPE_PARAM
 from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.plans import (
-    PlanOutline,
     RollbackMetadata,
-    decode_outline,
-    decode_outline_note,
     decode_rollback_metadata,
 )
-from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, ServiceKind, State
+from tablekeeper.model import (
+    Action,
+    CommitMetadata,
+    CompletionTime,
+    Instant,
+    PlanOutline,
+    RequestedTime,
+    ServiceKind,
+    State,
+)
 from tablekeeper.services.plans.service import PartitionChoice, Service
 from tablekeeper.snapshot.snapshot import load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history
-from tablekeeper.txn.candidates import load_pending_plan
+from tablekeeper.timeline.plans import load_plan_outline
+from tablekeeper.txn.candidates import load_pending_outline
 from tablekeeper.txn.environment import TableEnvironment, next_time
 
 __all__ = [
@@ -49,7 +56,6 @@ __all__ = [
 ]
 
 _PENDING_KEY = "tablekeeper.planning.pending"
-_BEGINNING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,7 @@ def _load_last_plan(environment: TableEnvironment, timeline: Timeline, kind: Ser
         raise _UntrustedWindowError(f"{kind.value} {last.requested_at} is older than the rest of the active timeline")
     requested = Instant(last.requested_at, kind.action, State.REQUESTED)
     try:
-        outline = _load_outline(environment, requested)
+        outline = load_plan_outline(environment.storage, environment.config, requested)
     except NotFoundError as error:
         raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} is gone") from error
     except CorruptTableError as error:
@@ -189,17 +195,6 @@ def _load_last_plan(environment: TableEnvironment, timeline: Timeline, kind: Ser
     if outline.missing is None:
         raise _UntrustedWindowError(f"the plan of {kind.value} {last.requested_at} does not say what it left out")
     return _LastPlan(last, outline.missing, outline)
-
-
-def _load_outline(environment: TableEnvironment, requested: Instant) -> PlanOutline:
-    """What the plan says beside its file groups. Of a large plan of ours only the beginning is read."""
-    file = instant_path(environment.config, requested)
-    beginning = environment.storage.read_range(file, start=0, length=_BEGINNING_BYTES)
-    noted = decode_outline_note(beginning, file=file)
-    if noted is not None:
-        return noted
-    content = beginning if len(beginning) < _BEGINNING_BYTES else environment.storage.read(file)
-    return decode_outline(content, file=file, is_clustering=requested.action is Action.CLUSTERING)
 
 
 def _refuse_other_scope(last: _LastPlan, scope: str) -> None:
@@ -339,5 +334,5 @@ def _load_planned_before(
         return
     for instant in timeline.pending_plans:
         if instant.requested_at < last.instant.requested_at:
-            groups = load_pending_plan(environment, instant).groups
+            groups = load_pending_outline(environment, instant, with_groups=True).file_groups
             yield from ((partition, instant) for partition in sorted({group.partition for group in groups}))
