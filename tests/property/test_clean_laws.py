@@ -19,8 +19,9 @@ from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.format.plans import CleanMetadata
 from tablekeeper.model import Action, CompletionTime, FileGroupId, Instant, RequestedTime, State
-from tablekeeper.services.clean.plan import CleanDraft, CleanView, Holds, plan_clean, plan_retained
+from tablekeeper.services.clean.plan import CleanDraft, CleanView, Holds, plan_clean
 from tablekeeper.services.clean.view import LastClean, plan_scope
+from tablekeeper.snapshot.retention import plan_retained
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.timeline import Timeline
 

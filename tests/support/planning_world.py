@@ -52,8 +52,9 @@ from tablekeeper.model import (
 from tablekeeper.services.clustering.service import Clustering
 from tablekeeper.services.clustering.strategies import clustering_strategy
 from tablekeeper.services.compaction.service import Compaction
-from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
+from tablekeeper.services.compaction.strategies import compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
 from tablekeeper.services.plans.schedule import Drafted, ScheduledPlan, plan_draft, schedule_plan
 from tablekeeper.services.plans.service import Service
 from tablekeeper.services.plans.strategies import OnlyPartitions
@@ -202,7 +203,7 @@ class PlanningWorld:
         return Clustering(narrowed, chosen.layout)
 
     def log_compaction(self, *, only: Callable[[str], bool] | None = None) -> Service:
-        strategy = log_compaction_strategy(LogCompactionSettings(blocks_threshold=2))
+        strategy = LogCompactionStrategy(LogCompactionSettings(blocks_threshold=2))
         return LogCompaction(strategy if only is None else OnlyPartitions(strategy, only))
 
     def draft(self, service: Service, *, incremental: bool = True, cancellable: bool = False) -> Drafted:

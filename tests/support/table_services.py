@@ -9,8 +9,9 @@ from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.config.service_settings import CompactionSettings, LogCompactionSettings
 from tablekeeper.model import PlanFlags, RequestedTime
 from tablekeeper.services.compaction.service import Compaction
-from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
+from tablekeeper.services.compaction.strategies import compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
 from tablekeeper.services.plans.execute import execute_plan
 from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
 from tablekeeper.services.plans.service import Service, ServiceResult
@@ -25,7 +26,7 @@ def compaction(**settings: Any) -> Compaction:
 
 def log_compaction(*, blocks: int = 2) -> LogCompaction:
     """The service, which takes slices with this many logs."""
-    return LogCompaction(log_compaction_strategy(LogCompactionSettings(blocks_threshold=blocks)))
+    return LogCompaction(LogCompactionStrategy(LogCompactionSettings(blocks_threshold=blocks)))
 
 
 def schedule(

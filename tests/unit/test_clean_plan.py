@@ -24,9 +24,9 @@ from tablekeeper.services.clean.plan import (
     Fate,
     Holds,
     plan_clean,
-    plan_retained,
 )
 from tablekeeper.services.clean.view import LastClean, plan_scope
+from tablekeeper.snapshot.retention import plan_retained
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, format_time
 

@@ -15,8 +15,8 @@ from tablekeeper.services.compaction.strategies import (
     CompactionStrategy,
     SliceChoice,
     compaction_strategy,
-    log_compaction_strategy,
 )
+from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
 from tablekeeper.services.plans.service import Draft, LeftOut
 from tablekeeper.services.plans.strategies import OnlyPartitions, day_of_partition, leave_out_slices
 from tablekeeper.timeline.plans import slice_metrics
@@ -196,20 +196,20 @@ def test_several_strategies_narrow_one_after_the_other() -> None:
 
 def test_log_compaction_takes_slices_with_many_log_files_or_blocks() -> None:
     few, many, blocks = file_slice("few"), file_slice("many", logs=(1,) * 5), file_slice("blocks", logs=(1, 1))
-    counted = log_compaction_strategy(
+    counted = LogCompactionStrategy(
         LogCompactionSettings(), blocks=lambda each: 7 if each.group.file_id == "blocks" else len(each.logs)
     )
     draft = counted.plan([few, many, blocks], busy=frozenset())
     assert names(draft) == ["many", "blocks"]
     assert draft.left_out == (LeftOut("p", "less than 5 log blocks", 1, few.size),)
-    by_files = log_compaction_strategy(LogCompactionSettings()).plan([few, many, blocks], busy=frozenset([many.group]))
+    by_files = LogCompactionStrategy(LogCompactionSettings()).plan([few, many, blocks], busy=frozenset([many.group]))
     assert (names(by_files), by_files.missing) == ([], ("p",))
 
 
 def test_plans_name_the_class_that_executes_them_and_not_the_strategy() -> None:
     # Releases of Java before 1.2 load the class that a plan names as its executor.
     assert strategy(NAMES[0]).class_name == "org.apache.hudi.table.action.compact.CompactionExecutionHelper"
-    log = log_compaction_strategy(LogCompactionSettings())
+    log = LogCompactionStrategy(LogCompactionSettings())
     assert log.class_name == "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 
 

@@ -31,9 +31,9 @@ from tablekeeper.model import (
 )
 from tablekeeper.record.merge import KEY_COLUMN, MergeRule
 from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
-from tablekeeper.services.compaction.strategies import log_compaction_strategy
 from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
 from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
 from tablekeeper.services.plans.service import Draft
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.storage import forget_memory
@@ -83,7 +83,7 @@ def plan(*logs: int, log_compactions: tuple[int, ...] = (), pending: int | None 
     snapshot = Snapshot(
         parse_table_config(properties, file="properties"), Timeline.of(instants), None, {GROUP: (file_slice,)}, ("sf",)
     )
-    service = LogCompaction(log_compaction_strategy(LogCompactionSettings(blocks_threshold=blocks)))
+    service = LogCompaction(LogCompactionStrategy(LogCompactionSettings(blocks_threshold=blocks)))
     return service.plan(snapshot, busy=frozenset())
 
 

@@ -9,20 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.plans import CleanMetadata, decode_clean_metadata, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.storage import Storage
-from tablekeeper.timeline import Timeline, instant_path, load_content
+from tablekeeper.timeline import Timeline, format_time, instant_path, load_content
 from tablekeeper.timeline.history import load_history
 
-__all__ = ["READABLE_FROM_KEY", "load_readable_from", "refuse_cleaned_moment"]
+__all__ = ["READABLE_FROM_KEY", "load_readable_from", "plan_retained", "refuse_cleaned_moment"]
 
 READABLE_FROM_KEY = "tablekeeper.clean.readable.from"
 """Key in a clean's extra metadata: the earliest moment whose reads need none of the files that went."""
 
+_HOLDING_BACK = frozenset(
+    {Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT, Action.CLUSTERING, Action.COMPACTION}
+)
+_HOUR_MS = 3_600_000
 _BEGINNING = RequestedTime("00000000000000000")
+
+
+def plan_retained(
+    timeline: Timeline, settings: CleanSettings, *, now_ms: int, zone: str, previous: RequestedTime | None = None
+) -> Instant | None:
+    """The oldest commit that stays readable; None if there are too few commits, or the policy knows no such thing.
+
+    By commits a pending write or plan holds it back: what began before has to find its files.
+    """
+    completed = timeline.completed_writes
+    earliest: Instant | None = None
+    if settings.policy is CleanPolicy.COMMITS and len(completed) > settings.commits:
+        earliest = completed[len(completed) - settings.commits]
+        pending = next((i for i in timeline.pending if i.action in _HOLDING_BACK), None)
+        if pending is not None and earliest.requested_at > pending.requested_at:
+            before = [i for i in completed if i.requested_at < pending.requested_at]
+            earliest = before[-1] if before else None
+    elif settings.policy is CleanPolicy.HOURS:
+        oldest = RequestedTime(format_time(max(0, now_ms - settings.hours * _HOUR_MS), zone=zone))
+        earliest = next((i for i in completed if i.requested_at >= oldest), None)
+    if earliest is None or settings.most_commits is None or previous is None:
+        return earliest
+    left = [i for i in completed if previous <= i.requested_at < earliest.requested_at]
+    return left[settings.most_commits] if len(left) > settings.most_commits else earliest
 
 
 def refuse_cleaned_moment(storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime) -> None:

@@ -18,8 +18,9 @@ from tablekeeper.record.predicate import parse_predicate
 from tablekeeper.services.clustering.service import Clustering
 from tablekeeper.services.clustering.strategies import clustering_strategy
 from tablekeeper.services.compaction.service import Compaction
-from tablekeeper.services.compaction.strategies import compaction_strategy, log_compaction_strategy
+from tablekeeper.services.compaction.strategies import compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
+from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
 from tablekeeper.services.plans.service import Service
 from tablekeeper.services.plans.strategies import OnlyPartitions, PlanningStrategy
 from tablekeeper.txn.environment import TableEnvironment
@@ -69,7 +70,7 @@ class ServiceFactory:
             case ServiceKind.LOG_COMPACTION:
                 self._refuse_without_logs()
                 settings = LogCompactionSettings.from_options(self.options)
-                return LogCompaction(self._narrowed(log_compaction_strategy(settings)))
+                return LogCompaction(self._narrowed(LogCompactionStrategy(settings)))
             case ServiceKind.CLUSTERING:
                 return self._clustering(clustering or ClusteringRequest())
 

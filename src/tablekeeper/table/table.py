@@ -18,7 +18,15 @@ from tablekeeper.read.incremental import read_changes
 from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
-from tablekeeper.services.doctor import DoctorReport, DoctorSettings, examine_table, load_examination, mend_table
+from tablekeeper.services.clean import finish_cleans
+from tablekeeper.services.doctor import (
+    DoctorReport,
+    DoctorSettings,
+    Remedies,
+    examine_table,
+    load_examination,
+    mend_table,
+)
 from tablekeeper.services.recovery.rollback import RollbackResult, execute_rollback
 from tablekeeper.services.recovery.savepoint import (
     RestoreResult,
@@ -399,7 +407,8 @@ class Table(Maintenance):
         report = examine_table(environment, settings)
         if not fix or not report.repairs:
             return report
-        return mend_table(self._load_environment(), report, settings)
+        remedies = Remedies(finish_cleans=finish_cleans, execute_rollback=execute_rollback)
+        return mend_table(self._load_environment(), report, settings, remedies)
 
     def lock_holder(self) -> LockHolder | None:
         """Who holds the table lock now, None if it is free."""

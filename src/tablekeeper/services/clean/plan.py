@@ -21,10 +21,10 @@ from functools import cached_property
 
 from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.model import Action, BaseFile, FileGroupId, FileSlice, Instant, LogFile, RequestedTime
+from tablekeeper.model import BaseFile, FileGroupId, FileSlice, Instant, LogFile, RequestedTime
 from tablekeeper.snapshot.retention import READABLE_FROM_KEY
 from tablekeeper.snapshot.slices import ArchivedCompletion, PartitionFiles, SliceRules, plan_slices
-from tablekeeper.timeline import Timeline, format_time
+from tablekeeper.timeline import Timeline
 
 __all__ = [
     "BYTES_KEY",
@@ -38,7 +38,6 @@ __all__ = [
     "Holds",
     "SliceVerdict",
     "plan_clean",
-    "plan_retained",
 ]
 
 SAVEPOINTS_KEY = "savepointed_timestamps"
@@ -56,10 +55,6 @@ VERSIONS_KEY = "tablekeeper.clean.versions"
 BYTES_KEY = "tablekeeper.clean.bytes"
 """Bytes of the files in the plan."""
 
-_HOLDING_BACK = frozenset(
-    {Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT, Action.CLUSTERING, Action.COMPACTION}
-)
-_HOUR_MS = 3_600_000
 
 File = BaseFile | LogFile
 
@@ -244,30 +239,6 @@ class CleanDraft:
             BYTES_KEY: str(self.bytes),
         }
         return {key: value for key, value in entries.items() if value}
-
-
-def plan_retained(
-    timeline: Timeline, settings: CleanSettings, *, now_ms: int, zone: str, previous: RequestedTime | None = None
-) -> Instant | None:
-    """The oldest commit that stays readable; None if there are too few commits, or the policy knows no such thing.
-
-    By commits a pending write or plan holds it back: what began before has to find its files.
-    """
-    completed = timeline.completed_writes
-    earliest: Instant | None = None
-    if settings.policy is CleanPolicy.COMMITS and len(completed) > settings.commits:
-        earliest = completed[len(completed) - settings.commits]
-        pending = next((i for i in timeline.pending if i.action in _HOLDING_BACK), None)
-        if pending is not None and earliest.requested_at > pending.requested_at:
-            before = [i for i in completed if i.requested_at < pending.requested_at]
-            earliest = before[-1] if before else None
-    elif settings.policy is CleanPolicy.HOURS:
-        oldest = RequestedTime(format_time(max(0, now_ms - settings.hours * _HOUR_MS), zone=zone))
-        earliest = next((i for i in completed if i.requested_at >= oldest), None)
-    if earliest is None or settings.most_commits is None or previous is None:
-        return earliest
-    left = [i for i in completed if previous <= i.requested_at < earliest.requested_at]
-    return left[settings.most_commits] if len(left) > settings.most_commits else earliest
 
 
 def plan_clean(view: CleanView, settings: CleanSettings) -> CleanDraft:

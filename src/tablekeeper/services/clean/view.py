@@ -41,9 +41,9 @@ from tablekeeper.services.clean.plan import (
     VERSIONS_KEY,
     CleanView,
     Holds,
-    plan_retained,
 )
 from tablekeeper.snapshot.listing import load_all_files_by_listing, load_files_by_listing
+from tablekeeper.snapshot.retention import plan_retained
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.timeline.history import archived_completions

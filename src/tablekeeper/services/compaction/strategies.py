@@ -1,4 +1,4 @@
-"""Which file slices a compaction or a log compaction rewrites: Hudi's strategies under their names, and users' own.
+"""Which file slices a compaction rewrites: Hudi's strategies under their names, and users' own.
 
 A class of a user's own derives from `CompactionStrategy`, overrides `choose_partitions` or `choose_slices`, and is
 named by its Python path in the options, or registered.
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tablekeeper.config.service_options import COMPACTION_KEYS
-from tablekeeper.config.service_settings import SCOPE_PARAM, CompactionSettings, LogCompactionSettings
+from tablekeeper.config.service_settings import SCOPE_PARAM, CompactionSettings
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import FileGroupId, FileSlice, Work
 from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
@@ -35,7 +35,6 @@ __all__ = [
     "CompactionStrategy",
     "CompositeCompactionStrategy",
     "DayBasedCompactionStrategy",
-    "LogCompactionStrategy",
     "LogFileNumBasedCompactionStrategy",
     "LogFileSizeBasedCompactionStrategy",
     "PartitionRegexBasedCompactionStrategy",
@@ -43,13 +42,11 @@ __all__ = [
     "UnBoundedCompactionStrategy",
     "UnBoundedPartitionAwareCompactionStrategy",
     "compaction_strategy",
-    "log_compaction_strategy",
 ]
 
 _PACKAGE = "org.apache.hudi.table.action.compact."
 # What Java's plans name is who executes them. Releases before 1.2 load this class, so that it must not be the strategy.
 _EXECUTOR = _PACKAGE + "CompactionExecutionHelper"
-_LOG_EXECUTOR = _PACKAGE + "LogCompactionExecutionHelper"
 _MS_PER_DAY = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
 
@@ -283,54 +280,6 @@ class CompositeCompactionStrategy(CompactionStrategy):
         return SliceChoice(chosen, tuple(left_out))
 
 
-class LogCompactionStrategy:
-    """Slices with many log blocks, or log files, whose logs are worth to be made into one.
-
-    `blocks` counts the log blocks of a slice; a delta commit of ours writes one log file with a block or two, so that
-    log files are counted where nobody looks into them. What is below the threshold grows by being touched only.
-    """
-
-    is_incremental = True
-    ranks_partitions = False
-
-    def __init__(self, settings: LogCompactionSettings, *, blocks: Callable[[FileSlice], int] | None = None) -> None:
-        self.settings = settings
-        self._blocks = blocks or (lambda each: len(each.logs))
-
-    @property
-    def name(self) -> str:
-        return "LogCompaction"
-
-    @property
-    def class_name(self) -> str:
-        return _LOG_EXECUTOR
-
-    @property
-    def params(self) -> Mapping[str, str]:
-        return {**self.settings.params, SCOPE_PARAM: self.scope}
-
-    @property
-    def scope(self) -> str:
-        return self.settings.scope
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        return PartitionChoice(tuple(partitions))
-
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
-        """One piece of work a slice."""
-        free, taken = split_busy([each for each in slices if each.logs], busy)
-        bare = leave_out_slices((each for each in slices if not each.logs), reason="no log files", comes_back=False)
-        least = self.settings.blocks_threshold
-        enough = [each for each in free if len(each.logs) >= least or self._blocks(each) >= least]
-        chosen = {each.group for each in enough}
-        few = leave_out_slices(
-            (each for each in free if each.group not in chosen),
-            reason=f"less than {least} log blocks",
-            comes_back=False,
-        )
-        return Draft(tuple(Work((each,)) for each in enough), (*bare, *taken, *few))
-
-
 def compaction_strategy(settings: CompactionSettings, *, now_ms: int) -> CompactionStrategy:
     """The strategy that the settings name, planning at this moment."""
     names = [name for name in settings.strategy.split(",") if name.strip()]
@@ -340,13 +289,6 @@ def compaction_strategy(settings: CompactionSettings, *, now_ms: int) -> Compact
     if len(strategies) == 1:
         return strategies[0]
     return CompositeCompactionStrategy(settings, now_ms=now_ms, strategies=strategies)
-
-
-def log_compaction_strategy(
-    settings: LogCompactionSettings, *, blocks: Callable[[FileSlice], int] | None = None
-) -> LogCompactionStrategy:
-    """The one strategy of log compaction there is."""
-    return LogCompactionStrategy(settings, blocks=blocks)
 
 
 def _log_bytes(file_slice: FileSlice) -> int:

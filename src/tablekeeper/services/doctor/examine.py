@@ -19,7 +19,7 @@ from tablekeeper.services.doctor.file_checks import check_data_files, check_left
 from tablekeeper.services.doctor.growth_checks import check_metadata_growth, check_old_versions, check_timeline_length
 from tablekeeper.services.doctor.plan_checks import check_cancel_requests, check_cleans, check_plans
 from tablekeeper.services.doctor.presence_checks import check_presence
-from tablekeeper.services.doctor.repairs import mend
+from tablekeeper.services.doctor.repairs import Remedies, mend
 from tablekeeper.services.doctor.report import DoctorReport, Finding, Repair
 from tablekeeper.services.doctor.timeline_checks import (
     check_heartbeats,
@@ -86,7 +86,9 @@ def examine_table(environment: TableEnvironment, settings: DoctorSettings) -> Do
     return DoctorReport(environment.storage.spec.uri, tuple(findings))
 
 
-def mend_table(environment: TableEnvironment, report: DoctorReport, settings: DoctorSettings) -> DoctorReport:
+def mend_table(
+    environment: TableEnvironment, report: DoctorReport, settings: DoctorSettings, remedies: Remedies
+) -> DoctorReport:
     """Carry out the repairs of `report`, and look the table over again."""
     mended: list[Repair] = []
     failed: list[tuple[Repair, str]] = []
@@ -96,7 +98,7 @@ def mend_table(environment: TableEnvironment, report: DoctorReport, settings: Do
             failed.append((repair, refusal))
             continue
         try:
-            mend(environment, repair, settings)
+            mend(environment, repair, settings, remedies)
         except TablekeeperError as error:
             failed.append((repair, str(error)))
         else:

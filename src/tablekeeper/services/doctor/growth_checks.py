@@ -15,9 +15,9 @@ from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.metadata_table.compaction_plan import last_compaction, uncompacted_commits
 from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, load_metadata_timeline
-from tablekeeper.services.clean.plan import plan_retained
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
+from tablekeeper.snapshot.retention import plan_retained
 from tablekeeper.storage import FileInfo
 
 __all__ = ["check_metadata_growth", "check_old_versions", "check_timeline_length"]

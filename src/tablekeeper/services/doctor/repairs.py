@@ -7,20 +7,20 @@ left alone; each can be repeated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 
+from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
 from tablekeeper.metadata_table.compaction import compact_metadata_table
 from tablekeeper.metadata_table.update import switch_off_metadata_table
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.services.clean import finish_cleans
 from tablekeeper.services.doctor.explained import check_timeline_is_there, without_unsafe_repairs
 from tablekeeper.services.doctor.file_checks import check_data_files, check_metadata_table
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
 from tablekeeper.services.plans.cancel import remove_failed_plan
-from tablekeeper.services.recovery.rollback import execute_rollback
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
 from tablekeeper.timeline.properties_file import change_properties
@@ -38,12 +38,26 @@ from tablekeeper.txn.rollback import (
 )
 from tablekeeper.write.finish import metadata_rollback
 
-__all__ = ["mend"]
+__all__ = ["Remedies", "mend"]
 
 
-def mend(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:
+@dataclass(frozen=True)
+class Remedies:
+    """What other services do for a repair: finish the cleans that wait, and undo a completed commit."""
+
+    finish_cleans: Callable[[TableEnvironment, CleanSettings], object]
+    execute_rollback: Callable[[TableEnvironment, RequestedTime], object]
+
+
+def mend(environment: TableEnvironment, repair: Repair, settings: DoctorSettings, remedies: Remedies) -> None:
     """Carry out one repair; nothing happens if it is not needed any more. Raises what keeps it from being done."""
-    _REPAIRS[repair.kind](environment, repair, settings)
+    match repair.kind:
+        case RepairKind.FINISH_CLEAN:
+            remedies.finish_cleans(environment, settings.clean)
+        case RepairKind.FINISH_ROLLBACK:
+            _finish_rollback(environment, repair, remedies)
+        case _:
+            _REPAIRS[repair.kind](environment, repair, settings)
 
 
 def _finish_properties(environment: TableEnvironment, _: Repair, __: DoctorSettings) -> None:
@@ -80,7 +94,7 @@ def _remove_restore_without_plan(environment: TableEnvironment, requested_at: Re
         remove_instant_files(held.storage, held.config, restore)
 
 
-def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
+def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Remedies) -> None:
     rollback = load_timeline(environment.storage, environment.config).find(RequestedTime(repair.subject))
     if rollback is None or rollback.action is not Action.ROLLBACK:
         return
@@ -96,18 +110,18 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, _: DoctorSet
         target = RequestedTime(plan.instant.commit_time)
         if rollback_approved(environment, target, approve=approve, before_publish=before_publish) is not None:
             return
-        _finish_or_withdraw(environment, target)
+        _finish_or_withdraw(environment, target, remedies)
     resume_rollback(environment, rollback, before_publish=before_publish)
 
 
-def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime) -> None:
+def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime, remedies: Remedies) -> None:
     """A rollback that died before it had hidden its commit goes on, unless others have built on the commit since."""
     timeline = load_timeline(environment.storage, environment.config)
     found = timeline.find(target)
     if found is None or not found.is_completed or find_rollback(environment, timeline, found) is None:
         return
     try:
-        execute_rollback(environment, target)
+        remedies.execute_rollback(environment, target)
     except InvalidRequestError:
         withdraw_idle_rollbacks(environment, timeline)
 
@@ -135,10 +149,6 @@ def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorS
 
 def _remove_plan(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:
     remove_failed_plan(environment, RequestedTime(repair.subject), settings.lifecycle)
-
-
-def _finish_clean(environment: TableEnvironment, _: Repair, settings: DoctorSettings) -> None:
-    finish_cleans(environment, settings.clean)
 
 
 def _delete_savepoint(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
@@ -210,11 +220,9 @@ def _is_alive(environment: TableEnvironment, instant: RequestedTime) -> bool:
 _REPAIRS: dict[RepairKind, Callable[[TableEnvironment, Repair, DoctorSettings], None]] = {
     RepairKind.FINISH_PROPERTIES: _finish_properties,
     RepairKind.FINISH_RESTORE: _finish_restore,
-    RepairKind.FINISH_ROLLBACK: _finish_rollback,
     RepairKind.ROLL_BACK: _roll_back,
     RepairKind.ROLL_BACK_ATTEMPT: _roll_back_attempt,
     RepairKind.REMOVE_PLAN: _remove_plan,
-    RepairKind.FINISH_CLEAN: _finish_clean,
     RepairKind.DELETE_SAVEPOINT: _delete_savepoint,
     RepairKind.DELETE_FILES: _delete_files,
     RepairKind.DELETE_MARKERS: _delete_markers,

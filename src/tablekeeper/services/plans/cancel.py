@@ -21,12 +21,12 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
 from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import find_plan, remove_plan
-from tablekeeper.services.plans.schedule import process_name
 from tablekeeper.timeline import Timeline, load_timeline, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
 from tablekeeper.write.finish import metadata_rollback
 

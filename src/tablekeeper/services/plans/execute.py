@@ -32,7 +32,6 @@ from tablekeeper.errors import (
 from tablekeeper.model import Action, Instant, Plan, RequestedTime, ServiceKind, State
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
-from tablekeeper.services.plans.schedule import process_name
 from tablekeeper.services.plans.service import Attempt, Rewritten, Service, ServiceResult
 from tablekeeper.services.plans.window import recorded_pending
 from tablekeeper.snapshot.listing import load_files_of_instant
@@ -50,6 +49,7 @@ from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
+from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rivals import NothingUnseen
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write, metadata_rollback

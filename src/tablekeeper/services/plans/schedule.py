@@ -45,7 +45,7 @@ from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import withdraw_idle_rollbacks
 
-__all__ = ["Drafted", "ScheduledPlan", "plan_draft", "process_name", "schedule_plan"]
+__all__ = ["Drafted", "ScheduledPlan", "plan_draft", "schedule_plan"]
 
 _ROUNDS = 3
 
