@@ -32,13 +32,13 @@ def history(page: Page) -> Locator:
 
 
 def sorted_names(page: Page) -> list[str]:
-    return page.locator("table tbody tr td:first-child").all_inner_texts()
+    return page.locator("table tbody td.name").all_inner_texts()
 
 
 def test_the_overview_counts_the_lake_and_leads_to_everything(page: Page, lake: Lake, picture: Keep) -> None:
     settle(page, "clicks")
     page.goto("/")
-    tile = page.locator(".tiles div", has_text="tables")
+    tile = page.locator(".tile", has_text="tables")
     assert int(tile.locator("dd").inner_text()) >= 4
     picture(page, "overview")
     for name in ("Tables", "Operations", "Instances", "Alarms"):
@@ -58,15 +58,16 @@ def test_tables_are_found_by_a_part_of_their_name(page: Page, picture: Keep) -> 
 
 def test_tables_are_sorted_by_keyboard(page: Page) -> None:
     page.goto("/tables")
-    header = page.get_by_role("columnheader", name="table", exact=True)
-    header.get_by_role("button").focus()
-    page.keyboard.press("Enter")
-    expect(header).to_have_attribute("aria-sort", "ascending")
+    expect(page.get_by_role("columnheader", name="table", exact=True)).to_have_attribute("aria-sort", "ascending")
     ascending = sorted_names(page)
     assert ascending == sorted(ascending)
-    page.keyboard.press("Space")
-    expect(header).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("link", name="table", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("columnheader", name="table", exact=True)).to_have_attribute("aria-sort", "descending")
     assert sorted_names(page) == ascending[::-1]
+    page.get_by_role("link", name="commits behind").click()
+    behind = [int(text) for text in page.locator("table tbody tr td:nth-child(4)").all_inner_texts()]
+    assert behind == sorted(behind, reverse=True)
 
 
 def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(page: Page) -> None:
@@ -79,7 +80,7 @@ def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(page: Page) ->
 def test_a_compaction_is_run_from_the_page_and_its_state_changes_live(page: Page, lake: Lake, picture: Keep) -> None:
     page.goto("/tables/sales/trips")
     expect(page.get_by_role("img", name="Timeline from")).to_be_visible()
-    assert page.locator("svg rect.completed").count() == 6
+    assert page.locator("rect.bar.completed").count() == 6
     page.get_by_role("link", name="Run compaction").click()
     expect(page.get_by_text("whether it is due or not")).to_be_visible()
     picture(page, "confirm")
@@ -88,7 +89,7 @@ def test_a_compaction_is_run_from_the_page_and_its_state_changes_live(page: Page
     expect(history(page).get_by_text("completed", exact=True).first).to_be_visible()
     # The compaction is on the picture of the timeline, and nobody reloaded the page.
     expect(page.locator("svg text", has_text=re.compile("^commit$"))).to_be_visible()
-    bars = [page.locator("svg rect").nth(n).bounding_box() for n in range(7)]
+    bars = [page.locator("rect.bar").nth(n).bounding_box() for n in range(7)]
     edges = sorted((bar["x"], bar["x"] + bar["width"]) for bar in bars if bar is not None)
     assert all(end <= start + 0.2 for (_, end), (start, _) in pairwise(edges)), edges
     assert page.evaluate("window.isTheSamePage")
@@ -125,7 +126,7 @@ def test_an_operation_is_cancelled_and_tried_again(page: Page, lake: Lake) -> No
     page.get_by_role("button", name="Yes").click()
     page.get_by_role("region", name="Waiting and running").get_by_role("link").first.click()
     page.get_by_role("link", name="Cancel").click()
-    expect(page.get_by_text("If it waits it will not run")).to_be_visible()
+    expect(page.get_by_text("It waits, and will not run.")).to_be_visible()
     page.get_by_role("button", name="Yes").click()
     expect(page.locator("main .state").first).to_have_text("cancelled")
     page.get_by_role("link", name="Try again").click()
@@ -135,10 +136,22 @@ def test_an_operation_is_cancelled_and_tried_again(page: Page, lake: Lake) -> No
     expect(page.locator("main .state").first).to_have_text("completed")
 
 
+def test_a_table_tells_what_comes_next_and_what_its_files_are(page: Page, lake: Lake, accessible: Check) -> None:
+    page.goto("/tables/sales/orders")
+    expect(page.get_by_role("region", name="What comes next")).to_contain_text("3 of 5 delta commits")
+    # Fetched after the page.
+    expect(page.get_by_role("region", name="Sizes of base files")).to_contain_text("below 1 MiB")
+    page.get_by_role("link", name="Preview of compaction").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("The next compaction of sales.orders")
+    accessible(page)
+
+
 def test_a_policy_is_changed_and_a_wrong_one_is_refused_with_the_reason(page: Page, lake: Lake) -> None:
     page.goto("/tables/sales/orders")
     page.get_by_label("The table's own part").fill('{"services": [], "compact_after_commits": 7}')
-    page.get_by_role("button", name="Change the policy").click()
+    page.get_by_role("button", name="See what would change").click()
+    expect(page.get_by_role("row", name="compact_after_commits 5 7")).to_be_visible()
+    page.get_by_role("button", name="Yes, change the policy").click()
     expect(page.get_by_label("The table's own part")).to_have_value(re.compile('"compact_after_commits": 7'))
     assert lake.served.client().get("/v1/tables/sales/orders")["policy"]["compact_after_commits"] == 7
 
@@ -156,7 +169,7 @@ def test_axe_finds_nothing_on_an_operation_and_on_questions(page: Page, accessib
     accessible(page)
     history(page).get_by_role("link").first.click()
     accessible(page)
-    for path in ("/tables/sales/trips/confirm/pause", "/tables/sales/nothing"):
+    for path in ("/tables/sales/trips/confirm/pause", "/tables/sales/trips/files", "/tables/sales/nothing"):
         with_answer = page.goto(path)
         assert with_answer is not None
         accessible(page)

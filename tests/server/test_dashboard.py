@@ -76,11 +76,15 @@ def test_a_form_that_this_service_did_not_render_changes_nothing(
     assert not jobs.list_tables(TableFilter(), Page())[0].is_paused
 
 
-def test_a_policy_is_changed_by_a_form_and_a_wrong_one_is_refused(
+def test_a_policy_is_changed_after_its_changes_were_shown_and_a_wrong_one_is_refused(
     client: TestClient, registered: str, jobs: SqlJobStore
 ) -> None:
     token = form_token(client, registered)
-    client.post(f"{registered}/policy", data={"form_token": token, "policy": '{"compact_after_commits": 2}'})
+    form = {"form_token": token, "policy": '{"compact_after_commits": 2}'}
+    asked = client.post(f"{registered}/policy", data=form).text
+    assert re.search(r"<td>compact_after_commits</td>\s*<td[^>]*>5</td>\s*<td[^>]*><strong>2</strong>", asked)
+    assert jobs.list_tables(TableFilter(), Page())[0].policy == {}, "asked only"
+    client.post(f"{registered}/policy/confirm", data=form)
     assert jobs.list_tables(TableFilter(), Page())[0].policy == {"compact_after_commits": 2}
     wrong = client.post(f"{registered}/policy", data={"form_token": token, "policy": "{"})
     assert (wrong.status_code, "not JSON" in wrong.text) == (400, True)

@@ -32,7 +32,7 @@ PATIENCE_S = 120.0
 
 
 def settings_in(folder: Path, timing: Timing = QUICK) -> ServerSettings:
-    return ServerSettings(work_dir=folder / "service", timing=timing, limits=Limits(slots=2))
+    return ServerSettings(work_dir=folder / "service", allow=(str(folder),), timing=timing, limits=Limits(slots=2))
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ def make_service(tmp_path: Path) -> Iterator[Callable[[str], Service]]:
     def make(engine: str) -> Service:
         settings = ServerSettings(
             work_dir=tmp_path / "service",
+            allow=(str(tmp_path),),
             engine=engine,
             master="local[1]",
             limits=Limits(slots=2),

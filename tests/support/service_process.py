@@ -37,7 +37,10 @@ QUICK = Timing(
 def main(folder: str, url: str) -> None:
     """Run until asked to stop."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    settings = ServerSettings(work_dir=Path(folder), database_url=url, timing=QUICK, limits=Limits(slots=2))
+    places = (folder, str(Path(folder).parent))
+    settings = ServerSettings(
+        work_dir=Path(folder), database_url=url, allow=places, timing=QUICK, limits=Limits(slots=2)
+    )
     service = open_service(settings, runtime=SYSTEM_RUNTIME)
     asked = SYSTEM_RUNTIME.threads.event()
 

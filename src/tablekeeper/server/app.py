@@ -21,11 +21,13 @@ from tablekeeper.server.engines.registry import Engines
 from tablekeeper.server.loops.context import LoopContext
 from tablekeeper.server.loops.housekeeping import AlarmLoop, BeatLoop, ExpireLoop, PruneLoop
 from tablekeeper.server.loops.looks import LookLoop
+from tablekeeper.server.loops.sample import SampleLoop
 from tablekeeper.server.loops.schedule import ScheduleLoop
 from tablekeeper.server.loops.watch import WatchLoop
 from tablekeeper.server.model import ManagedTable
 from tablekeeper.server.observe.delivery import AlarmDelivery
 from tablekeeper.server.observe.metrics import ServiceMetrics
+from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
 from tablekeeper.server.store.sql import open_store
@@ -45,12 +47,13 @@ class Service:
     def __init__(self, context: LoopContext) -> None:
         self.context = context
         self.looks = LookLoop(context)
-        self.schedule = ScheduleLoop(context)
+        self.schedule = ScheduleLoop(context, AllowedPlaces(context.settings.allow))
         self.watch = WatchLoop(context)
         self.beat = BeatLoop(context)
         self.expire = ExpireLoop(context)
         self.prune = PruneLoop(context)
         self.alarms = AlarmLoop(context)
+        self.sample = SampleLoop(context)
         self.delivery = AlarmDelivery(
             context.store,
             context.settings.channels,
@@ -77,6 +80,7 @@ class Service:
             ("expire", self.expire.run_once, timing.expire_every_s),
             ("prune", self.prune.run_once, timing.prune_every_s),
             ("alarms", self.alarms.run_once, timing.alarms_every_s),
+            ("sample", self.sample.run_once, timing.sample_every_s),
             ("delivery", self.delivery.run_once, timing.alarms_every_s),
         ):
             action = _kept_going(name, run_once)
@@ -85,7 +89,16 @@ class Service:
 
     def run_once(self) -> None:
         """One round of everything, in the caller's thread."""
-        for loop in (self.beat, self.expire, self.looks, self.schedule, self.watch, self.alarms, self.delivery):
+        for loop in (
+            self.beat,
+            self.expire,
+            self.looks,
+            self.schedule,
+            self.watch,
+            self.alarms,
+            self.sample,
+            self.delivery,
+        ):
             loop.run_once()
 
     def drain(self) -> None:
@@ -136,7 +149,10 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         options = dict(settings.storage_options) or None
         return Table.open(base_path, engine="local", storage_options=options, runtime=runtime)
 
+    places = AllowedPlaces(settings.allow)
+
     def look(table: ManagedTable) -> TimelineSummary:
+        places.recheck(table.base_path)
         return opened(table.base_path).timeline_summary()
 
     instance = NewInstance(

@@ -185,13 +185,31 @@ def is_planned_instant(instant: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the last look at the timeline showed, kept for pages, metrics and the order of work."""
+    """What the last look at the timeline showed, kept for pages, metrics and the order of work.
+
+    `pending` counts plans by service, `earliest_pending` and `latest_completed` are instants by service.
+    """
 
     newest_time: str = ""
     commits_behind: int = 0
     behind_since_ms: int | None = None
     pending_plans: int = 0
     read_amplification: float | None = None
+    pending: Mapping[str, int] = field(default_factory=dict)
+    earliest_pending: Mapping[str, str] = field(default_factory=dict)
+    latest_completed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The lake at one minute of the epoch: operations that wait and run, tables behind, and behind their target."""
+
+    minute: int
+    waiting: int
+    running: int
+    behind: int
+    late: int
+    longest_behind_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +265,7 @@ class Operation:
 
     `run_times` counts attempts, `failures` those that count against the limit. `not_before_ms` is the back-off,
     `deadline_ms` the moment at which the table misses its freshness target. `why` says how it came to be here, `note`
-    what happened last.
+    what happened last. `trace` is the W3C trace context that it belongs to, empty if none.
     """
 
     operation_id: int
@@ -275,6 +293,7 @@ class Operation:
     cancel_reason: str = ""
     why: str = ""
     note: str = ""
+    trace: str = ""
 
     @property
     def is_planned(self) -> bool:

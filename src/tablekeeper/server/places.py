@@ -46,6 +46,10 @@ class AllowedPlaces:
             )
         return uri
 
+    def recheck(self, base_path: str) -> None:
+        """Refuse a registered path that leads elsewhere by now: a link was changed, or the place is allowed no more."""
+        self.canonical(base_path)
+
 
 def _lies_inside(uri: str, place: str) -> bool:
     if uri.startswith(_FILE) != place.startswith(_FILE):

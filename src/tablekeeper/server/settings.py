@@ -52,6 +52,7 @@ class Timing:
     reconcile_every_s: float = 60.0
     expire_every_s: float = 5.0
     alarms_every_s: float = 5.0
+    sample_every_s: float = 10.0
     prune_every_s: float = 300.0
     keep_finished_s: float = 14 * 24 * 3600.0
     back_off_s: float = 5.0

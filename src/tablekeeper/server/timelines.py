@@ -8,6 +8,7 @@ from tablekeeper.model import Action, Instant
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.model import ServiceAction
 from tablekeeper.table import Table
+from tablekeeper.table.summary import TimelineSummary
 
 __all__ = ["TableTimelines"]
 
@@ -26,9 +27,17 @@ class TableTimelines:
         self._storage_options = storage_options
         self._runtime = runtime
 
+    def open(self, base_path: str) -> Table:
+        """The table at this path with an engine of this process. Opening reads its properties."""
+        return self._open(base_path)
+
+    def summary(self, base_path: str) -> TimelineSummary:
+        """What waits and what is due."""
+        return self._open(base_path).timeline_summary()
+
     def plans(self, base_path: str) -> Mapping[str, tuple[ServiceAction | None, bool]]:
         """The service (None: something else) and whether it is completed, of each instant of the active timeline."""
-        table = Table.open(base_path, engine="local", storage_options=self._storage_options, runtime=self._runtime)
+        table = self._open(base_path)
         is_mor = table.config.is_mor
         return {
             instant.requested_at.value: (_service_of(instant, is_mor=is_mor), instant.is_completed)

@@ -5,8 +5,8 @@ For those who look after many tables: one read of the properties and one listing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
@@ -31,7 +31,8 @@ class TimelineSummary:
     """The state of the timeline. Commits count that completed after the last plan of the service was requested.
 
     `behind_since_ms` is when the first delta commit completed that no compaction has seen; None if there is none.
-    `completed` are requested times; whatever began before `first_time` has been archived.
+    `completed` are requested times; whatever began before `first_time` has been archived. `latest_completed` is the
+    newest completed plan of each service.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TimelineSummary:
     pending: tuple[PendingAction, ...]
     completed: frozenset[str] = frozenset()
     first_time: str = ""
+    latest_completed: Mapping[str, str] = field(default_factory=dict)
 
     def has_completed(self, instant: str) -> bool:
         """Whether the action of this instant completed, also if it has been archived since."""
@@ -91,6 +93,7 @@ def summarize_timeline(files: Sequence[Instant], config: TableConfig) -> Timelin
             if i.action in _SERVICES
         ),
         completed=frozenset(i.requested_at.value for i in timeline.completed),
+        latest_completed={service: found for action, service in _SERVICES.items() if (found := last(action))},
         first_time=timeline.first_active_write.value if timeline.first_active_write is not None else "",
     )
 

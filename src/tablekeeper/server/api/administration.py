@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tablekeeper.config.guarded_options import guarded_options
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Ids
+from tablekeeper.server.api.overview import within
 from tablekeeper.server.api.parameters import parse_name
 from tablekeeper.server.api.permissions import Caller, digest_of, new_secret, parse_role
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.api.shown import shown_alarm, shown_attempt, shown_instance, shown_operation, shown_table
 from tablekeeper.server.api.writers import DEFAULT_DATABASE, TimelineLookup, free_name
+from tablekeeper.server.decisions.explain import explain_operation
+from tablekeeper.server.engines.files import load_log_tail
 from tablekeeper.server.model import (
     ManagedTable,
     Operation,
@@ -29,7 +33,8 @@ from tablekeeper.server.model import (
     unplanned_instant,
 )
 from tablekeeper.server.places import AllowedPlaces
-from tablekeeper.server.policy import parse_policy
+from tablekeeper.server.policy import Policy, parse_policy
+from tablekeeper.server.settings import Limits
 from tablekeeper.server.store.protocol import (
     JobStore,
     NewTable,
@@ -64,8 +69,11 @@ class Registration:
 class AdminCalls:
     """The calls of people and their tools, for all transports."""
 
-    def __init__(self, store: JobStore, places: AllowedPlaces, timelines: TimelineLookup, ids: Ids) -> None:
+    def __init__(
+        self, store: JobStore, places: AllowedPlaces, timelines: TimelineLookup, ids: Ids, limits: Limits
+    ) -> None:
         self._ids = ids
+        self._limits = limits
         self._store = store
         self._places = places
         self._timelines = timelines
@@ -85,6 +93,7 @@ class AdminCalls:
             priority=parse_priority(given.priority or "normal"),
             policy=None if given.policy is None else parse_policy(given.policy),
         )
+        _require_for_options(caller, new.policy)
         if not caller.may_touch(db_name=new.db_name, base_path=uri):
             raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {new.db_name} at {uri}")
         self._timelines.plans(uri)  # refuses a place without a table that can be read
@@ -112,10 +121,9 @@ class AdminCalls:
     def list_tables(self, caller: Caller, wanted: TableFilter, page: Page) -> dict[str, Any]:
         """A page of tables by id, with the key of the next page."""
         caller.require(Role.VIEWER)
-        found = self._store.list_tables(wanted, _checked(page))
-        seen = [table for table in found if caller.may_touch(db_name=table.db_name, base_path=table.base_path)]
+        found = self._store.list_tables(within(caller, wanted), _checked(page))
         following = found[-1].table_id if len(found) == page.limit else None
-        return {"tables": [shown_table(table) for table in seen], "next": following}
+        return {"tables": [shown_table(table) for table in found], "next": following}
 
     def show_table(self, caller: Caller, db_name: str, table_name: str) -> dict[str, Any]:
         """One table with its policy and what waits or runs on it."""
@@ -136,17 +144,22 @@ class AdminCalls:
         """Replace the table's own part of its policy."""
         caller.require(Role.OPERATOR)
         table = self.find_table(caller, db_name, table_name)
-        return self._shown(self._store.change_policy(table.table_id, parse_policy(policy)))
+        parsed = parse_policy(policy)
+        _require_for_options(caller, parsed)
+        return self._shown(self._store.change_policy(table.table_id, parsed))
 
     def change_policy_text(self, caller: Caller, db_name: str, table_name: str, text: str) -> dict[str, Any]:
         """The same from a text of JSON, as a form sends it."""
-        try:
-            policy = json.loads(text)
-        except ValueError as error:
-            raise InvalidRequestError(f"the policy is not JSON: {error}") from None
-        if not isinstance(policy, dict):
-            raise InvalidRequestError("a policy is a JSON object")
-        return self.change_policy(caller, db_name, table_name, policy)
+        return self.change_policy(caller, db_name, table_name, _policy_of(text))
+
+    def foresee_policy(
+        self, caller: Caller, db_name: str, table_name: str, text: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What holds for the table now, and what would hold with this policy of its own. Changes nothing."""
+        caller.require(Role.OPERATOR)
+        table = self.find_table(caller, db_name, table_name)
+        changed = parse_policy(_policy_of(text)).over(self._store.default_policy(table.db_name))
+        return self._store.effective_policy(table).to_json(), changed.to_json()
 
     def show_default_policy(self, caller: Caller, db_name: str) -> dict[str, Any]:
         """What holds for the tables of a database where they say nothing themselves."""
@@ -158,7 +171,9 @@ class AdminCalls:
         """Replace it, also for tables that are registered later."""
         caller.require(Role.OPERATOR)
         self._require_database(caller, db_name)
-        self._store.set_default_policy(parse_name(db_name, field="db_name"), parse_policy(policy))
+        parsed = parse_policy(policy)
+        _require_for_options(caller, parsed)
+        self._store.set_default_policy(parse_name(db_name, field="db_name"), parsed)
         return self._shown_default(db_name)
 
     def set_paused(self, caller: Caller, db_name: str, table_name: str, *, is_paused: bool) -> dict[str, Any]:
@@ -201,13 +216,13 @@ class AdminCalls:
         """A page of operations, the newest first, with the key of the next page."""
         caller.require(Role.VIEWER)
         found = self._store.list_operations(wanted, _checked(page))
-        tables = {table_id: self._store.load_table(table_id) for table_id in {each.table_id for each in found}}
+        tables = self._store.load_tables([each.table_id for each in found])
         shown = [
-            shown_operation(operation, tables[operation.table_id])
+            shown_operation(operation, table)
             for operation in found
-            if caller.may_touch(
-                db_name=tables[operation.table_id].db_name, base_path=tables[operation.table_id].base_path
-            )
+            # One that was removed meanwhile is none any more.
+            if (table := tables.get(operation.table_id)) is not None
+            and caller.may_touch(db_name=table.db_name, base_path=table.base_path)
         ]
         return {"operations": shown, "next": found[-1].operation_id if len(found) == page.limit else None}
 
@@ -218,6 +233,19 @@ class AdminCalls:
         attempts = self._store.load_attempts(operation_id)
         return {**shown_operation(operation, table), "attempts": [shown_attempt(each) for each in attempts]}
 
+    def explain_operation(self, caller: Caller, operation_id: int) -> list[str]:
+        """Why it waits, runs or ended as it did, in sentences."""
+        caller.require(Role.VIEWER)
+        operation, table = self._operation(caller, operation_id)
+        return explain_operation(
+            operation,
+            table,
+            self._store.load_attempts(operation_id),
+            self._store.load_work(self._limits.scheduler_window),
+            self._limits,
+            now_ms=self._store.now_ms(),
+        )
+
     def operation_log(self, caller: Caller, operation_id: int, *, attempt: int | None = None) -> str:
         """The end of the output of an attempt (the newest one by default), also while it runs."""
         caller.require(Role.VIEWER)
@@ -226,7 +254,10 @@ class AdminCalls:
         chosen = next((each for each in attempts if attempt is None or each.number == attempt), None)
         if chosen is None:
             return ""
-        return _tail(Path(chosen.log_path))
+        text = load_log_tail(chosen.log_path, size_bytes=_LOG_TAIL_BYTES)
+        if not text and chosen.instance_id and not Path(chosen.log_path).exists():
+            return "the output of this attempt is on another machine, or was removed\n"
+        return text
 
     def cancel_operation(self, caller: Caller, operation_id: int, reason: str) -> dict[str, Any]:
         """Cancel what waits; ask what runs to stop."""
@@ -259,27 +290,21 @@ class AdminCalls:
             queues.setdefault(depth.queue, {})[depth.status.word] = depth.operations
         return [{"queue": queue, **counts} for queue, counts in sorted(queues.items())]
 
-    def totals(self, caller: Caller) -> dict[str, int]:
-        """The lake in numbers. They are of the whole lake, also for a caller who does not see all of its tables."""
-        caller.require(Role.VIEWER)
-        counts = dict.fromkeys((status.word for status in Status), 0)
-        for depth in self._store.queue_depths():
-            counts[depth.status.word] += depth.operations
-        return {
-            "tables": self._store.count_tables(TableFilter()),
-            "paused": self._store.count_tables(TableFilter(is_paused=True)),
-            "quarantined": self._store.count_tables(TableFilter(is_quarantined=True)),
-            "pending": counts["pending"],
-            "running": counts["claimed"] + counts["running"],
-        }
-
     def list_alarms(self, caller: Caller, page: Page, *, only_open: bool) -> list[dict[str, Any]]:
         """Alarms, the newest first."""
         caller.require(Role.VIEWER)
         alarms = self._store.list_alarms(_checked(page), only_open=only_open)
-        if caller.sees_everything:
-            return [shown_alarm(alarm) for alarm in alarms]
-        return [shown_alarm(alarm) for alarm in alarms if self._may_see(caller, alarm.table_id)]
+        tables = self._store.load_tables([alarm.table_id for alarm in alarms if alarm.table_id is not None])
+        seen = {
+            each.table_id
+            for each in tables.values()
+            if caller.may_touch(db_name=each.db_name, base_path=each.base_path)
+        }
+        return [
+            {**shown_alarm(alarm), "table": tables[alarm.table_id].name if alarm.table_id in tables else ""}
+            for alarm in alarms
+            if caller.sees_everything or alarm.table_id in seen
+        ]
 
     def add_token(
         self, caller: Caller, *, name: str, role: str, databases: Sequence[str], path_prefixes: Sequence[str]
@@ -338,27 +363,28 @@ class AdminCalls:
             raise RefusedCallError(Refusal.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
         return operation, table
 
-    def _may_see(self, caller: Caller, table_id: int | None) -> bool:
-        if table_id is None:
-            return False
-        table = self._store.load_table(table_id)
-        return caller.may_touch(db_name=table.db_name, base_path=table.base_path)
-
     def _shown(self, table: ManagedTable) -> dict[str, Any]:
         return {**shown_table(table), "effective_policy": self._store.effective_policy(table).to_json()}
+
+
+def _require_for_options(caller: Caller, policy: Policy | None) -> None:
+    """Settings that make the service call another server, or weaken locks, are for admins without limits."""
+    guarded = guarded_options(policy.options) if policy is not None else []
+    if guarded and not (caller.role >= Role.ADMIN and caller.sees_everything):
+        raise RefusedCallError(Refusal.FORBIDDEN, f"{guarded[0]} in a policy needs an admin")
+
+
+def _policy_of(text: str) -> dict[str, Any]:
+    try:
+        policy = json.loads(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"the policy is not JSON: {error}") from None
+    if not isinstance(policy, dict):
+        raise InvalidRequestError("a policy is a JSON object")
+    return policy
 
 
 def _checked(page: Page) -> Page:
     if not 1 <= page.limit <= _MOST_PER_PAGE:
         raise InvalidRequestError(f"limit {page.limit}: from 1 to {_MOST_PER_PAGE}")
     return page
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - _LOG_TAIL_BYTES))
-            return stream.read(_LOG_TAIL_BYTES).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return "the output of this attempt is on another machine, or was removed\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from tablekeeper.config.guarded_options import guarded_options
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.model import RunParameters
@@ -86,6 +87,11 @@ def _parse_extra(text: str) -> dict[str, str]:
         if not separator or not _PARAMETER.fullmatch(name.strip()):
             raise InvalidRequestError(f"extra_params: {part[:60]!r} is not of the form name=value")
         parameters[name.strip()] = value.strip()
+    guarded = guarded_options(parameters)
+    if guarded:
+        raise InvalidRequestError(
+            f"extra_params: {guarded[0]} is not for requests; an admin can put it into the policy"
+        )
     if len(parameters) > _MOST_PARAMETERS:
         raise InvalidRequestError(f"extra_params: at most {_MOST_PARAMETERS} of them")
     return parameters

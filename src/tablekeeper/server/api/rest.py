@@ -28,6 +28,7 @@ from tablekeeper.server.api.bodies import (
     TokenBody,
 )
 from tablekeeper.server.api.guards import refusal_body
+from tablekeeper.server.api.overview import OverviewCalls
 from tablekeeper.server.api.permissions import Caller, Gate, callback_authorization
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError, refusal_of
 from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
@@ -54,6 +55,7 @@ class RestCalls:
     gate: Gate
     writers: WriterCalls
     admin: AdminCalls
+    overview: OverviewCalls
     is_ready: Callable[[], bool]
 
 
@@ -316,6 +318,15 @@ def retry_operation(request: Request, operation_id: int, caller: Operator) -> di
 def clear_operations(request: Request, db_name: str, table_name: str, caller: Operator) -> dict[str, Any]:
     """Remove a table's waiting and finished operations from the service."""
     return {"cleared": _calls(request).admin.clear_operations(caller, db_name, table_name)}
+
+
+@_others.get("/v1/overview")
+def show_overview(
+    request: Request, caller: Viewer, hours: Annotated[int, Query(ge=1, le=336, description="Of history.")] = 1
+) -> dict[str, Any]:
+    """The lake at a glance: tables by state, work, and samples of the last hours."""
+    overview = _calls(request).overview
+    return {**overview.health(caller), "history": overview.history(caller, hours=hours)}
 
 
 @_others.get("/v1/instances")

@@ -13,6 +13,7 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.administration import AdminCalls
 from tablekeeper.server.api.guards import RateLimit, RequestGuard
+from tablekeeper.server.api.overview import OverviewCalls
 from tablekeeper.server.api.permissions import Gate
 from tablekeeper.server.api.rest import RestCalls, needs, rest_application
 from tablekeeper.server.api.rpc import RpcCalls
@@ -45,8 +46,9 @@ def build_web(
     places = AllowedPlaces(settings.allow)
     timelines = TableTimelines(settings.storage_options, runtime)
     writers = WriterCalls(store, places, timelines, engines=engines)
-    admin = AdminCalls(store, places, timelines, runtime.ids)
-    app = rest_application(RestCalls(gate, writers, admin, is_ready=_readiness(store)))
+    admin = AdminCalls(store, places, timelines, runtime.ids, settings.limits)
+    overview = OverviewCalls(store, timelines.summary)
+    app = rest_application(RestCalls(gate, writers, admin, overview, is_ready=_readiness(store)))
     app.add_api_route("/metrics", _metrics_route(metrics), dependencies=[Depends(needs(Role.VIEWER))], tags=["service"])
     add_dashboard(app, timelines=timelines, runtime=runtime)
     app.add_middleware(_Measured, metrics=metrics, runtime=runtime)

@@ -6,13 +6,14 @@ operation an action and state of the timeline, so that deciding twice is decidin
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from tablekeeper.server.model import ServiceAction, TableFacts, unplanned_instant
 from tablekeeper.server.policy import MINUTES_PER_DAY, Policy
 from tablekeeper.table.summary import TimelineSummary
 
-__all__ = ["DueWork", "plan_due", "table_facts"]
+__all__ = ["DueWork", "Outlook", "foresee", "plan_due", "table_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,18 @@ class DueWork:
     why: str
     deadline_in_s: float | None = None
     delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is to be expected of a service on a table, for people: `count` of `least` that make it due, and why."""
+
+    action: ServiceAction
+    is_hosted: bool
+    is_due: bool
+    why: str
+    count: int = 0
+    least: int | None = None
 
 
 def plan_due(
@@ -49,6 +62,39 @@ def plan_due(
     return [*waiting, *due]
 
 
+def foresee(summary: TimelineSummary, policy: Policy, *, now_ms: int) -> list[Outlook]:
+    """The services that a table can have, with what is due and what is not yet."""
+    due = _reasons(summary, policy, now_ms)
+    counts = {
+        ServiceAction.COMPACTION: (
+            summary.deltas_since_compaction,
+            policy.compact_after_commits,
+            "delta commits since the last compaction",
+        ),
+        ServiceAction.LOG_COMPACTION: (
+            summary.deltas_since_log_compaction,
+            policy.log_compact_after_commits,
+            "delta commits since the last log compaction",
+        ),
+        ServiceAction.CLUSTERING: (
+            summary.commits_since_clustering,
+            policy.cluster_after_commits,
+            "commits since the last clustering",
+        ),
+        ServiceAction.CLEAN: (summary.commits_since_clean, policy.clean_after_commits, "commits since the last clean"),
+        ServiceAction.ARCHIVE: (summary.instants, policy.archive_after_instants, "instants on the timeline"),
+    }
+    seen = []
+    for action, (count, least, what) in counts.items():
+        if not summary.is_mor and action in (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION):
+            continue
+        not_yet = f"{count} of {least} {what}" if least is not None else f"{count} {what}, and no limit is set"
+        seen.append(
+            Outlook(action, policy.hosts(action), bool(due[action]), due[action] or not_yet, count=count, least=least)
+        )
+    return seen
+
+
 def table_facts(summary: TimelineSummary) -> TableFacts:
     """What is kept of a look. A reader merges at most one log a delta commit that no compaction has seen."""
     behind = summary.deltas_since_compaction if summary.is_mor else 0
@@ -58,33 +104,33 @@ def table_facts(summary: TimelineSummary) -> TableFacts:
         behind_since_ms=summary.behind_since_ms if summary.is_mor else None,
         pending_plans=len(summary.pending),
         read_amplification=1.0 + behind if summary.is_mor else None,
+        pending=dict(Counter(each.service for each in summary.pending)),
+        # Pending plans come in the order of the timeline: the first of each service stays.
+        earliest_pending={each.service: each.instant for each in reversed(summary.pending)},
+        latest_completed=summary.latest_completed,
     )
 
 
 def _triggered(summary: TimelineSummary, policy: Policy, now_ms: int) -> list[tuple[ServiceAction, str]]:
-    found = []
-    for action, why in (
-        (ServiceAction.COMPACTION, _compaction(summary, policy, now_ms)),
-        (
-            ServiceAction.LOG_COMPACTION,
-            _enough(
-                summary.deltas_since_log_compaction if summary.is_mor else 0,
-                policy.log_compact_after_commits,
-                "delta commits since the last log compaction",
-            ),
+    reasons = _reasons(summary, policy, now_ms)
+    return [(action, why) for action, why in reasons.items() if why and policy.hosts(action)]
+
+
+def _reasons(summary: TimelineSummary, policy: Policy, now_ms: int) -> dict[ServiceAction, str]:
+    """Why each service is due by its triggers, empty if it is not; whether the policy hosts it or not."""
+    return {
+        ServiceAction.COMPACTION: _compaction(summary, policy, now_ms),
+        ServiceAction.LOG_COMPACTION: _enough(
+            summary.deltas_since_log_compaction if summary.is_mor else 0,
+            policy.log_compact_after_commits,
+            "delta commits since the last log compaction",
         ),
-        (
-            ServiceAction.CLUSTERING,
-            _enough(
-                summary.commits_since_clustering, policy.cluster_after_commits, "commits since the last clustering"
-            ),
+        ServiceAction.CLUSTERING: _enough(
+            summary.commits_since_clustering, policy.cluster_after_commits, "commits since the last clustering"
         ),
-        (ServiceAction.CLEAN, _clean(summary, policy)),
-        (ServiceAction.ARCHIVE, _enough(summary.instants, policy.archive_after_instants, "instants on the timeline")),
-    ):
-        if why and policy.hosts(action):
-            found.append((action, why))
-    return found
+        ServiceAction.CLEAN: _clean(summary, policy),
+        ServiceAction.ARCHIVE: _enough(summary.instants, policy.archive_after_instants, "instants on the timeline"),
+    }
 
 
 def _compaction(summary: TimelineSummary, policy: Policy, now_ms: int) -> str:

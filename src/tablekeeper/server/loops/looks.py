@@ -7,12 +7,13 @@ longest pause; one that cannot be read is tried again a few times and then quara
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.decisions.due import plan_due, table_facts
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
 from tablekeeper.server.loops.context import LoopContext, about
-from tablekeeper.server.model import ManagedTable
+from tablekeeper.server.model import ManagedTable, ServiceAction, Status, unplanned_instant
 from tablekeeper.server.store.protocol import Submission
 from tablekeeper.table.summary import TimelineSummary
 
@@ -45,10 +46,20 @@ class LookLoop:
             return
         self._reconcile(table, summary)
         has_work = self._submit_due(table, summary)
+        facts = table_facts(summary)
+        if facts.behind_since_ms is not None and self._found_nothing_to_compact(table, summary):
+            facts = replace(facts, commits_behind=0, behind_since_ms=None, read_amplification=1.0)
         is_idle = not has_work and summary.newest_time == table.facts.newest_time
         self._context.store.finish_look(
-            table.table_id, table_facts(summary), next_in_s=self._pause_s(table, is_idle=is_idle), is_idle=is_idle
+            table.table_id, facts, next_in_s=self._pause_s(table, is_idle=is_idle), is_idle=is_idle
         )
+
+    def _found_nothing_to_compact(self, table: ManagedTable, summary: TimelineSummary) -> bool:
+        """Whether a compaction found no log on this very timeline: delta commits can hold base files only."""
+        looked = self._context.store.find_operation(
+            table.table_id, unplanned_instant(ServiceAction.COMPACTION, summary.newest_time)
+        )
+        return looked is not None and looked.status is Status.COMPLETED
 
     def _reconcile(self, table: ManagedTable, summary: TimelineSummary) -> None:
         store = self._context.store

@@ -10,6 +10,7 @@ from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
+from tablekeeper.server.places import AllowedPlaces, ForbiddenPlaceError
 from tablekeeper.server.policy import DEFAULT_POLICY, Policy
 from tablekeeper.server.store.protocol import LeaseLostError, UnknownRecordError
 
@@ -21,8 +22,9 @@ _LOG = logging.getLogger(__name__)
 class ScheduleLoop:
     """Fills the free slots of this instance."""
 
-    def __init__(self, context: LoopContext) -> None:
+    def __init__(self, context: LoopContext, places: AllowedPlaces) -> None:
         self._context = context
+        self._places = places
         self.is_draining = False
 
     def run_once(self) -> int:
@@ -61,8 +63,9 @@ class ScheduleLoop:
             self._start(operation, table, policy)
         except (LeaseLostError, UnknownRecordError) as error:
             _LOG.warning("operation %d: %s", operation.operation_id, error, extra=about(operation))
-        except InvalidRequestError as error:
-            # An engine that is not here, or a policy of a newer release: waiting does not help.
+        except (InvalidRequestError, ForbiddenPlaceError) as error:
+            # An engine that is not here, a link that leads out of what is allowed, a policy of a newer release: waiting
+            # does not help.
             self._settle(operation, DEFAULT_POLICY, AttemptOutcome.REFUSED, str(error))
 
     def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
@@ -103,6 +106,7 @@ class ScheduleLoop:
 
     def _start(self, operation: Operation, table: ManagedTable, policy: Policy) -> None:
         store = self._context.store
+        self._places.recheck(table.base_path)
         engine = self._context.engines.find(operation.engine)
         job = make_job(self._context, operation, table, policy, operation.run_times + 1)
         attempt = store.start_attempt(operation.lease, engine=engine.name, log_path=job.log_path)

@@ -85,7 +85,7 @@ class WatchLoop:
             jitter=self._context.runtime.ids.jitter(),
         )
         seconds = self._context.runtime.clock.monotonic_s() - watched.since_s
-        self._context.metrics.attempt_ended(operation.action, outcome, seconds=seconds)
+        self._context.metrics.attempt_ended(operation.action, outcome, seconds=seconds, result=report.result)
         lease = watched.operation.lease
         store.finish_attempt(lease, watched.number, outcome, message=message, result=report.result)
         store.settle(

@@ -37,6 +37,8 @@ from tablekeeper.server.model import (
     Token,
 )
 from tablekeeper.server.policy import Policy
+from tablekeeper.server.store.overview import OverviewStore
+from tablekeeper.server.store.wanted import TableFilter
 
 __all__ = [
     "AlarmStore",
@@ -92,18 +94,6 @@ class NewTable:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFilter:
-    """Which tables; None and "" mean all. `search` is a part of `db_name.table_name` or of the path, any case."""
-
-    db_name: str | None = None
-    queue: str | None = None
-    owner: str | None = None
-    search: str = ""
-    is_paused: bool | None = None
-    is_quarantined: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OperationFilter:
     """Which operations; None means all. Deleted ones are left out unless asked for."""
 
@@ -131,6 +121,7 @@ class Submission:
     delay_s: float = 0.0
     deadline_in_s: float | None = None
     why: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +440,7 @@ class TokenStore(Protocol):
         ...
 
 
-class JobStore(TableStore, OperationStore, AlarmStore, TokenStore, Protocol):
+class JobStore(TableStore, OperationStore, AlarmStore, TokenStore, OverviewStore, Protocol):
     """All of it: one object, one database."""
 
     def migrate(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import Row
@@ -29,6 +30,7 @@ __all__ = [
     "alarm_of",
     "attempt_of",
     "event_of",
+    "facts_of",
     "facts_text",
     "json_text",
     "operation_of",
@@ -37,6 +39,8 @@ __all__ = [
     "table_of",
     "token_of",
 ]
+
+_FACTS = frozenset(each.name for each in fields(TableFacts))
 
 
 def json_text(value: Any) -> str:
@@ -54,15 +58,12 @@ def actions_text(actions: tuple[ServiceAction, ...]) -> str:
 
 
 def facts_text(facts: TableFacts) -> str:
-    return json_text(
-        {
-            "newest_time": facts.newest_time,
-            "commits_behind": facts.commits_behind,
-            "behind_since_ms": facts.behind_since_ms,
-            "pending_plans": facts.pending_plans,
-            "read_amplification": facts.read_amplification,
-        }
-    )
+    return json_text(asdict(facts))
+
+
+def facts_of(text: str) -> TableFacts:
+    """Fields that another release knows are passed over."""
+    return TableFacts(**{name: value for name, value in json.loads(text).items() if name in _FACTS})
 
 
 def parameters_text(parameters: RunParameters) -> str:
@@ -93,7 +94,7 @@ def table_of(row: Row[Any]) -> ManagedTable:
         look_at_ms=fields["look_at_ms"],
         idle_looks=fields["idle_looks"],
         failed_looks=fields["failed_looks"],
-        facts=TableFacts(**json.loads(fields["facts"])),
+        facts=facts_of(fields["facts"]),
     )
 
 
@@ -114,6 +115,7 @@ def operation_of(row: Row[Any]) -> Operation:
         create_ms=_epoch_ms(fields["create_time"]),
         update_ms=_epoch_ms(fields["update_time"]),
         parameters=RunParameters(**json.loads(fields["parameters"])),
+        trace=fields["trace"] or "",
     )
 
 

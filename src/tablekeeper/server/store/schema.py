@@ -16,6 +16,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -36,6 +37,7 @@ __all__ = [
     "INSTANCE",
     "METADATA",
     "OPERATION",
+    "SAMPLE",
     "TBL",
     "TBL_STATE",
     "TOKEN",
@@ -85,7 +87,13 @@ TBL_STATE = Table(
     Column("idle_looks", Integer, nullable=False),
     Column("failed_looks", Integer, nullable=False),
     Column("facts", Text, nullable=False),
+    # Of the facts, those that tables are sorted by and chosen by.
+    Column("behind_since_ms", BigInteger),
+    Column("commits_behind", Integer),
+    Column("pending_plans", Integer),
+    Column("read_amplification", Float),
     Index("ix_tbl_state_look_at_ms", "look_at_ms"),
+    Index("ix_tbl_state_behind_since_ms", "behind_since_ms"),
     **_BINARY,
 )
 
@@ -127,6 +135,7 @@ OPERATION = Table(
     Column("cancel_reason", Text, nullable=False),
     Column("why", Text, nullable=False),
     Column("note", Text, nullable=False),
+    Column("trace", String(64)),
     UniqueConstraint("tbl_id", "instant"),
     Index("ix_operation_tbl_id_status", "tbl_id", "status"),
     Index("ix_operation_by_priority", "status", "queue", "priority", "not_before_ms"),
@@ -170,6 +179,18 @@ INSTANCE = Table(
     Column("started_ms", BigInteger, nullable=False),
     Column("seen_ms", BigInteger, nullable=False),
     Column("is_draining", Boolean, nullable=False),
+    **_BINARY,
+)
+
+SAMPLE = Table(
+    "sample",
+    METADATA,
+    Column("minute", BigInteger, primary_key=True, autoincrement=False),
+    Column("waiting", Integer, nullable=False),
+    Column("running", Integer, nullable=False),
+    Column("behind", Integer, nullable=False),
+    Column("late", Integer, nullable=False),
+    Column("longest_behind_s", Integer, nullable=False),
     **_BINARY,
 )
 

@@ -257,6 +257,7 @@ class SqlOperations:
             "cancel_reason": "",
             "why": submission.why[:_MAX_TEXT],
             "note": "",
+            "trace": submission.trace or None,
         }
 
     def _cancel(self, connection: Connection, operation: Operation, reason: str) -> None:

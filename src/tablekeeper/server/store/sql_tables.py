@@ -16,14 +16,15 @@ from tablekeeper.server.store.protocol import NewTable, Page, TableFilter, Unkno
 from tablekeeper.server.store.rows import actions_text, facts_text, json_text, path_digest, table_of
 from tablekeeper.server.store.schema import DATABASE_POLICY, OPERATION, TBL, TBL_STATE
 
-__all__ = ["SqlTables"]
+__all__ = ["JOINED", "SqlTables", "table_conditions"]
 
-_JOINED = TBL.join(TBL_STATE, TBL.c.id == TBL_STATE.c.tbl_id)
+JOINED = TBL.join(TBL_STATE, TBL.c.id == TBL_STATE.c.tbl_id)
+"""A registered table with its state."""
 _HELD = (Status.CLAIMED, Status.RUNNING)
 
 
 def _tables() -> Select[Any]:
-    return select(TBL, TBL_STATE).select_from(_JOINED)
+    return select(TBL, TBL_STATE).select_from(JOINED)
 
 
 class SqlTables:
@@ -66,11 +67,13 @@ class SqlTables:
         return self._database.read(lambda connection: self._find(connection, TBL_STATE.c.path_digest == digest))
 
     def list_tables(self, wanted: TableFilter, page: Page) -> list[ManagedTable]:
-        query = _tables().where(TBL.c.id > int(page.after), *_conditions(wanted)).order_by(TBL.c.id).limit(page.limit)
+        query = (
+            _tables().where(TBL.c.id > int(page.after), *table_conditions(wanted)).order_by(TBL.c.id).limit(page.limit)
+        )
         return self._database.read(lambda connection: [table_of(row) for row in connection.execute(query)])
 
     def count_tables(self, wanted: TableFilter) -> int:
-        query = select(func.count()).select_from(_JOINED).where(*_conditions(wanted))
+        query = select(func.count()).select_from(JOINED).where(*table_conditions(wanted))
         return int(self._database.read(lambda connection: connection.execute(query).scalar_one()))
 
     def change_policy(self, table_id: int, policy: Policy) -> ManagedTable:
@@ -168,7 +171,7 @@ class SqlTables:
             "idle_looks": TBL_STATE.c.idle_looks + 1 if is_idle else 0,
         }
         if facts is not None:
-            changes["facts"] = facts_text(facts)
+            changes |= _facts_columns(facts)
         self._database.write(
             lambda connection: connection.execute(
                 update(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id).values(**changes)
@@ -210,7 +213,7 @@ class SqlTables:
             "is_noticed": False,
             "idle_looks": 0,
             "failed_looks": 0,
-            "facts": facts_text(TableFacts()),
+            **_facts_columns(TableFacts()),
         }
 
     def _update_registration(self, connection: Connection, table_id: int, table: NewTable) -> None:
@@ -219,6 +222,16 @@ class SqlTables:
         if table.policy is not None:
             state["policy"] = json_text(table.policy.to_json())
         connection.execute(update(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id).values(**state))
+
+
+def _facts_columns(facts: TableFacts) -> dict[str, Any]:
+    return {
+        "facts": facts_text(facts),
+        "behind_since_ms": facts.behind_since_ms,
+        "commits_behind": facts.commits_behind,
+        "pending_plans": facts.pending_plans,
+        "read_amplification": facts.read_amplification,
+    }
 
 
 def _registration(table: NewTable) -> dict[str, Any]:
@@ -233,7 +246,8 @@ def _registration(table: NewTable) -> dict[str, Any]:
     }
 
 
-def _conditions(wanted: TableFilter) -> list[ColumnElement[bool]]:
+def table_conditions(wanted: TableFilter) -> list[ColumnElement[bool]]:
+    """What a filter means in SQL."""
     conditions: list[ColumnElement[bool]] = []
     for column, value in ((TBL.c.db_name, wanted.db_name), (TBL.c.queue, wanted.queue), (TBL.c.owner, wanted.owner)):
         if value is not None:
@@ -242,6 +256,13 @@ def _conditions(wanted: TableFilter) -> list[ColumnElement[bool]]:
         conditions.append(TBL_STATE.c.is_paused.is_(wanted.is_paused))
     if wanted.is_quarantined is not None:
         conditions.append(TBL_STATE.c.quarantine != "" if wanted.is_quarantined else TBL_STATE.c.quarantine == "")
+    if wanted.is_behind is not None:
+        is_behind = TBL_STATE.c.behind_since_ms.is_not(None)
+        conditions.append(is_behind if wanted.is_behind else ~is_behind)
+    if wanted.databases:
+        conditions.append(TBL.c.db_name.in_(wanted.databases))
+    if wanted.path_prefixes:
+        conditions.append(or_(*map(_lies_below, wanted.path_prefixes)))
     if wanted.search:
         text = wanted.search.lower()
         name = func.lower(TBL.c.db_name.concat(".").concat(TBL.c.table_name))
@@ -249,3 +270,9 @@ def _conditions(wanted: TableFilter) -> list[ColumnElement[bool]]:
             or_(name.contains(text, autoescape=True), func.lower(TBL.c.base_path).contains(text, autoescape=True))
         )
     return conditions
+
+
+def _lies_below(prefix: str) -> ColumnElement[bool]:
+    # Not LIKE, which takes no note of case on SQLite.
+    below = prefix.rstrip("/") + "/"
+    return or_(TBL.c.base_path == prefix, func.substr(TBL.c.base_path, 1, len(below)) == below)

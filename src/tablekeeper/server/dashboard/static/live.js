@@ -1,5 +1,5 @@
 // Pages work without this script. With it, parts marked `data-live` renew themselves, changes of what is marked
-// `data-status` are told to screen readers, and tables marked `data-sortable` are sorted by buttons in their headers.
+// `data-status` are told to screen readers, and parts marked `data-load` fetch their content.
 "use strict";
 
 const PERIOD_MS = 3000;
@@ -41,27 +41,20 @@ async function renew(part) {
   if (fresh && fresh.innerHTML !== part.innerHTML) replace(part, fresh);
 }
 
-function sortBy(table, column, header) {
-  const isDown = header.getAttribute("aria-sort") === "ascending";
-  const rows = [...table.tBodies[0].rows];
-  const text = (row) => row.cells[column] ? row.cells[column].textContent.trim() : "";
-  rows.sort((a, b) => text(a).localeCompare(text(b), undefined, { numeric: true }) * (isDown ? -1 : 1));
-  for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
-  header.setAttribute("aria-sort", isDown ? "descending" : "ascending");
-  table.tBodies[0].append(...rows);
+// Parts that take longer than the page itself are fetched after it.
+async function load(part) {
+  const answer = await fetch(part.dataset.load, { credentials: "same-origin" });
+  if (!answer.ok || answer.redirected) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const loaded = page.querySelector("[data-part]");
+  if (loaded) part.innerHTML = loaded.innerHTML;
 }
 
 for (const part of document.querySelectorAll("[data-live]")) {
   // An instance that is away is asked again in the next period.
   setInterval(() => renew(part).catch(() => {}), PERIOD_MS);
 }
-for (const table of document.querySelectorAll("table[data-sortable]")) {
-  [...table.tHead.rows[0].cells].forEach((header, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "sort";
-    button.append(...header.childNodes);
-    button.addEventListener("click", () => sortBy(table, column, header));
-    header.append(button);
-  });
+for (const part of document.querySelectorAll("[data-load]")) {
+  // What cannot be loaded leaves the link that is there without this script too.
+  load(part).catch(() => {});
 }

@@ -1,0 +1,153 @@
+"""What all pages share: who looks, the templates, forms and their confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tablekeeper.errors import TablekeeperError
+from tablekeeper.server.api.permissions import Caller
+from tablekeeper.server.api.refusals import Refusal, refusal_of
+from tablekeeper.server.api.rest import RestCalls
+from tablekeeper.server.dashboard.session import FORM_COOKIE, check_form, form_token, page_caller
+from tablekeeper.server.dashboard.words import about_ago, filters
+from tablekeeper.server.timelines import TableTimelines
+
+__all__ = [
+    "calls_of",
+    "environment",
+    "form_of",
+    "no_page",
+    "now_ms_of",
+    "render",
+    "show_confirmation",
+    "show_page",
+    "submit_form",
+    "timelines_of",
+    "with_query",
+]
+
+
+def environment() -> Environment:
+    """The templates. Whatever a value holds is escaped, and a name that is missing is an error."""
+    made = Environment(
+        loader=PackageLoader("tablekeeper.server.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(filters())
+    return made
+
+
+def show_page(request: Request, show: Callable[[Caller], Response]) -> Response:
+    """A page for whoever asks; the way to log in, or what is wrong, where there is none."""
+    try:
+        caller = page_caller(request)
+    except TablekeeperError as error:
+        if refusal_of(error) is Refusal.UNAUTHENTICATED:
+            return RedirectResponse("/login", status_code=303)
+        return render(request, "refused.html", None, reason=str(error), status=refusal_of(error).status)
+    try:
+        return show(caller)
+    except TablekeeperError as error:
+        return render(request, "refused.html", caller, reason=str(error), status=refusal_of(error).status)
+
+
+def submit_form(request: Request, form: Mapping[str, str], act: Callable[[Caller], Response]) -> Response:
+    """What a form does, if this service rendered it for this browser."""
+
+    def checked(caller: Caller) -> Response:
+        check_form(request, form.get("form_token", ""))
+        return act(caller)
+
+    return show_page(request, checked)
+
+
+def show_confirmation(
+    request: Request,
+    caller: Caller,
+    what: str,
+    consequences: list[str],
+    *,
+    back: str = "",
+    action: str = "",
+    changes: list[tuple[str, str, str]] | None = None,
+    hidden: Mapping[str, str] | None = None,
+) -> Response:
+    """Ask before acting. `consequences` are sentences; `changes` are names with what they were and will be."""
+    path = str(request.url.path)
+    return render(
+        request,
+        "confirm.html",
+        caller,
+        what=what,
+        consequences=consequences,
+        back=back or path.rpartition("/confirm/")[0],
+        action=action or path,
+        changes=changes or [],
+        hidden=dict(hidden or {}),
+    )
+
+
+def no_page(request: Request) -> Response:
+    """There is nothing at this address."""
+    return render(request, "refused.html", None, reason="there is no such page", status=404)
+
+
+def render(request: Request, template: str, caller: Caller | None, *, status: int = 200, **values: Any) -> Response:
+    """A page as it goes out, with the cookie that its forms are checked against."""
+    token = form_token(request, request.app.state.runtime.ids)
+    templates: Environment = request.app.state.templates
+    now_ms = now_ms_of(request)
+    text = templates.get_template(template).render(
+        caller=caller,
+        form_token=token,
+        here=request.url.path,
+        has_login=calls_of(request).gate.needs_token(),
+        now_ms=now_ms,
+        ago=partial(about_ago, now_ms=now_ms),
+        **values,
+    )
+    response = HTMLResponse(text, status_code=status, headers={"Cache-Control": "no-store"})
+    response.set_cookie(
+        FORM_COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
+    )
+    return response
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, without the files that no form here has."""
+    body = (await request.body()).decode("utf-8", "replace")
+    return {name: values[0] for name, values in parse_qs(body, keep_blank_values=True, max_num_fields=50).items()}
+
+
+def with_query(request: Request, **changes: object) -> str:
+    """This address with some of its parameters changed; None takes one away."""
+    query = {**request.query_params, **changes}
+    kept = {name: value for name, value in query.items() if value is not None and value != ""}
+    return f"{request.url.path}?{urlencode(kept)}" if kept else str(request.url.path)
+
+
+def calls_of(request: Request) -> RestCalls:
+    """What the pages call."""
+    calls: RestCalls = request.app.state.calls
+    return calls
+
+
+def timelines_of(request: Request) -> TableTimelines:
+    """Where the pages look at tables."""
+    timelines: TableTimelines = request.app.state.timelines
+    return timelines
+
+
+def now_ms_of(request: Request) -> int:
+    """The moment at which the page is made."""
+    return int(request.app.state.runtime.clock.now_ms())

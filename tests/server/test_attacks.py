@@ -1,0 +1,155 @@
+"""Attempts to make the service touch what it may not: paths, links, settings, and forms of other sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from tablekeeper import Table
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.app import open_service
+from tablekeeper.server.model import ServiceAction, Status
+from tablekeeper.server.places import AllowedPlaces, ForbiddenPlaceError
+from tablekeeper.server.settings import Limits, ServerSettings
+from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page, Submission, TableFilter
+from tablekeeper.server.store.sql import SqlJobStore
+from tests.server.conftest import SCHEMA
+
+GUARDED = {"options": {"hoodie.write.lock.zookeeper.url": "evil.example.org"}}
+ELSEWHERE = (
+    "s3://lake/../other/trips",
+    "s3://lake-of-others/trips",
+    "s3://LAKE/trips",
+    "s3://lake",
+    "s3://lake/sales-of-others/t",
+    "s3://lake/sales%2f..%2fother",
+    "s3a://lake/other",
+    "gs://lake/sales/trips",
+    "file:///etc",
+    "/etc/passwd",
+    "memory://lake/sales/trips",
+    "http://169.254.169.254/latest/meta-data",
+    "hdfs://lake/sales",
+    "s3://lake/sales/../../other",
+    "s3://user@lake/sales/x",
+    "s3://lake:443/sales/x",
+    "s3://lake\\sales/x",
+    "s3://lake/\uff0e\uff0e/sales",
+    "//lake/sales/x",
+    "~/x",
+    "relative/x",
+    "",
+)
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_no_spelling_of_a_path_leads_out_of_the_allowed_prefix(path: str) -> None:
+    with pytest.raises((ForbiddenPlaceError, InvalidRequestError)):
+        AllowedPlaces(["s3://lake/sales"]).canonical(path)
+
+
+@pytest.mark.parametrize("path", ["s3://lake/sales/trips", "s3a://lake/sales/trips/", "s3://lake/sales//trips"])
+def test_other_spellings_of_an_allowed_place_are_that_place(path: str) -> None:
+    assert AllowedPlaces(["s3://lake/sales"]).canonical(path).rstrip("/") == "s3://lake/sales/trips"
+
+
+def outside(folder: Path) -> Table:
+    return Table.create(folder / "secret", name="secret", schema=SCHEMA, key="id", ordering="ts", engine="local")
+
+
+@pytest.mark.parametrize(
+    "encoded", ["{lake}/%2e%2e/secret", "file://{lake}/../secret", "{lake}/link", "{lake}/./link/."]
+)
+def test_links_dots_and_escapes_do_not_register_a_table_outside(
+    client: TestClient, lake: Path, tmp_path: Path, jobs: SqlJobStore, encoded: str
+) -> None:
+    outside(tmp_path)
+    (lake / "link").symlink_to(tmp_path / "secret")
+    answer = client.post("/v1/tables", json={"table_name": "x", "base_path": encoded.format(lake=lake)})
+    assert answer.status_code in (400, 403, 404, 422), answer.text
+    callback = {"commitTime": "1", "tableName": "x", "basePath": encoded.format(lake=lake)}
+    assert client.post("/v1/hoodie/callback", json=callback).status_code in (400, 403, 404, 422)
+    assert jobs.list_tables(TableFilter(), Page()) == []
+
+
+def test_a_link_that_is_changed_after_the_registration_is_not_followed(tmp_path: Path, lake: Path) -> None:
+    inside = Table.create(lake / "real", name="real", schema=SCHEMA, key="id", ordering="ts", engine="local")
+    (lake / "link").symlink_to(lake / "real")
+    outside(tmp_path)
+    settings = ServerSettings(work_dir=tmp_path / "work", allow=(str(lake),), engine="arrow", limits=Limits(slots=1))
+    service = open_service(settings, runtime=SYSTEM_RUNTIME)
+    try:
+        store = service.store
+        store.migrate()
+        place = AllowedPlaces(settings.allow).canonical(str(lake / "link"))
+        table, _ = store.register_table(NewTable("db", "link", place))
+        assert service.context.look(table).name == inside.config.name
+        (lake / "link").unlink()
+        (lake / "link").symlink_to(tmp_path / "secret")
+        with pytest.raises(ForbiddenPlaceError):
+            service.context.look(table)
+        store.submit(Submission(table.table_id, "clean@now", ServiceAction.CLEAN))
+        service.schedule.run_once()
+        (operation,) = store.list_operations(OperationFilter(), Page())
+        assert (operation.status, operation.run_times) == (Status.FAILED, 0)
+        assert "not inside of a place" in operation.note
+    finally:
+        service.stop()
+
+
+def test_settings_that_call_other_servers_or_weaken_locks_are_for_admins(
+    client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
+) -> None:
+    place = {"db_name": "db", "table_name": "trips", "base_path": str(lake / "trips")}
+    admin = {
+        "Authorization": "Bearer " + client.post("/v1/tokens", json={"name": "a", "role": "admin"}).json()["token"]
+    }
+    tokens = {}
+    for role in ("writer", "operator"):
+        made = client.post("/v1/tokens", json={"name": role, "role": role}, headers=admin).json()["token"]
+        tokens[role] = {"Authorization": f"Bearer {made}"}
+    refused = client.post("/v1/tables", json={**place, "policy": GUARDED}, headers=tokens["writer"])
+    assert (refused.status_code, "needs an admin" in refused.text) == (403, True)
+    assert client.post("/v1/tables", json=place, headers=tokens["writer"]).status_code == 201
+    for path in ("/v1/tables/db/trips/policy", "/v1/databases/db/policy"):
+        answer = client.put(path, json=GUARDED, headers=tokens["operator"])
+        assert (answer.status_code, "needs an admin" in answer.text) == (403, True), path
+    assert client.put("/v1/tables/db/trips/policy", json=GUARDED, headers=admin).status_code == 200
+    plan = {"db_name": "db", "table_name": "trips", "instant": "20260101000000000"}
+    asked = {**plan, "extra_params": "hoodie.write.lock.zookeeper.url=evil.example.org"}
+    answer = client.post("/v1/hoodie/service/compact/submit", json=asked, headers=tokens["writer"])
+    assert (answer.status_code, "is not for requests" in answer.text) == (400, True)
+
+
+def test_a_token_of_a_database_learns_nothing_of_the_others_from_lists_and_counts(
+    client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
+) -> None:
+    for db in ("mine", "theirs"):
+        jobs.register_table(NewTable(db, f"t_{db}", f"{lake}/{db}"))
+    admin = {
+        "Authorization": "Bearer " + client.post("/v1/tokens", json={"name": "a", "role": "admin"}).json()["token"]
+    }
+    limited = client.post("/v1/tokens", json={"name": "v", "role": "viewer", "databases": ["mine"]}, headers=admin)
+    mine = {"Authorization": f"Bearer {limited.json()['token']}"}
+    assert client.get("/v1/overview", headers=admin).json()["tables"] == 2
+    assert client.get("/v1/overview", headers=mine).json()["tables"] == 1
+    assert [each["db_name"] for each in client.get("/v1/tables", headers=mine).json()["tables"]] == ["mine"]
+    client.cookies.set("tk_session", mine["Authorization"].partition(" ")[2])
+    page = client.get("/tables").text
+    assert "t_mine" in page
+    assert "theirs" not in page
+
+
+LONG = "\u202e" + "\U0001f600" * 2500
+
+
+def test_ten_thousand_bytes_of_unicode_are_refused_or_shown_harmlessly(client: TestClient, lake: Path) -> None:
+    assert len(LONG.encode()) > 10_000
+    assert client.post("/v1/tables", json={"table_name": LONG, "base_path": str(lake)}).status_code == 400
+    for path in (f"/tables?search={quote('a' * 150)}", f"/v1/tables?search={quote(LONG[:60])}"):
+        assert client.get(path).status_code == 200
+    assert client.get(f"/tables/db/{quote(LONG[:300])}").status_code == 404
