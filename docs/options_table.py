@@ -21,7 +21,7 @@ _JAVA = re.compile(r"(<!-- java -->\n).*(<!-- end of java -->)", flags=re.DOTALL
 
 def _row(name: str) -> str:
     option = OPTIONS[name]
-    default = "" if option.default is None else f"`{option.default}`"
+    default = "" if option.default_text is None else f"`{option.default_text}`"
     return f"| `{name}` | {option.kind.__name__} | {default} | {option.doc.replace('|', '&#124;')} |"
 
 

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import MergeMode
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
@@ -36,7 +35,7 @@ def make_context(*, schema: pa.Schema = TRIPS, **changes: Any) -> WriteContext:
         "key": KeySpec(("id",), composite=False),
         "partition": PartitionSpec((PartitionField("city"),)),
         "rule": MergeRule(MergeMode.EVENT_TIME, ("ts",)),
-        "settings": WriteSettings.from_options(Options(), key_fields=("id",)),
+        "settings": WriteSettings.of_table({}, key_fields=("id",)),
         "instant": "20240101000000000",
     }
     return WriteContext(**(fields | changes))

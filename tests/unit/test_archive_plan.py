@@ -283,9 +283,9 @@ def test_settings_come_from_options_and_have_javas_defaults() -> None:
     ("options", "message"),
     [
         ({"hoodie.keep.min.commits": "30"}, "must be greater"),
-        ({"hoodie.keep.min.commits": "0"}, "less than 1"),
-        ({"hoodie.timeline.compaction.batch.size": "1"}, "less than 2"),
-        ({"hoodie.keep.max.commits": "many"}, "not a whole number"),
+        ({"hoodie.keep.min.commits": "0"}, "least is 1"),
+        ({"hoodie.timeline.compaction.batch.size": "1"}, "least is 2"),
+        ({"hoodie.keep.max.commits": "many"}, "not a valid int"),
         ({"hoodie.clean.policy": "KEEP_NOTHING"}, "KEEP_NOTHING"),
     ],
 )

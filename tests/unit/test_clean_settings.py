@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tablekeeper.config.clean_settings import CLEAN_OPTIONS, CleanPolicy, CleanSettings
+from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
@@ -18,7 +18,7 @@ def settings(**options: str) -> CleanSettings:
 
 def test_without_options_the_defaults_are_those_of_java() -> None:
     assert settings() == CleanSettings(CleanPolicy.COMMITS, 10, 24, 3, incremental=True, trigger_commits=1)
-    defaults = {name: default for name, default, _, _ in CLEAN_OPTIONS}
+    defaults = {each.name: each.default_text for each in CleanSettings.all_settings()}
     assert defaults["hoodie.clean.automatic"] == "true"
     assert defaults["hoodie.clean.async.enabled"] == "false"
     assert defaults["hoodie.clean.parallelism"] == "200"

@@ -31,8 +31,8 @@ def of(options: dict[str, object]) -> ConcurrencySettings:
 
 def test_many_writers_lazy_clean_up_and_no_early_detection_are_the_default() -> None:
     assert of({}) == ConcurrencySettings(ConcurrencyMode.OPTIMISTIC, FailedWrites.LAZY, EarlyDetection())
-    assert OPTIONS[MODE].default == "OPTIMISTIC_CONCURRENCY_CONTROL"
-    assert OPTIONS[EARLY].default == "false"
+    assert OPTIONS[MODE].default_text == "OPTIMISTIC_CONCURRENCY_CONTROL"
+    assert OPTIONS[EARLY].default_text == "false"
 
 
 @pytest.mark.parametrize("mode", list(ConcurrencyMode))

@@ -27,7 +27,7 @@ def slices(*names: str) -> list[FileSlice]:
 
 def check(index: str, *names: str, buckets: int = 4) -> None:
     options = Options({"hoodie.index.type": index, "hoodie.bucket.index.num.buckets": buckets})
-    context = make_context(settings=WriteSettings.from_options(options, key_fields=("id",)))
+    context = make_context(settings=WriteSettings.of_table(options.given, key_fields=("id",)))
     refuse_wrong_index(context, slices(*names))
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from tablekeeper.config.clustering_order import Layout
 from tablekeeper.config.options import OPTIONS, Options
-from tablekeeper.config.service_options import SERVICE_OPTIONS
 from tablekeeper.config.service_settings import (
     ClusteringSettings,
     CompactionSettings,
@@ -58,19 +57,15 @@ JAVA_DEFAULTS = {
 
 @pytest.mark.parametrize(("name", "default"), JAVA_DEFAULTS.items())
 def test_options_have_javas_names_and_defaults(name: str, default: str) -> None:
-    assert OPTIONS[name].default == default
-
-
-def test_every_option_of_the_services_is_known() -> None:
-    assert {name for name, *_ in SERVICE_OPTIONS} <= set(OPTIONS)
+    assert OPTIONS[name].default_text == default
 
 
 def test_the_settings_of_no_options_are_the_defaults() -> None:
-    compaction = CompactionSettings.from_options(Options())
-    clustering = ClusteringSettings.from_options(Options())
+    compaction = CompactionSettings.from_options({})
+    clustering = ClusteringSettings.from_options({})
     assert compaction == CompactionSettings(strategy=compaction.strategy)
     assert clustering == ClusteringSettings(strategy=clustering.strategy)
-    assert LogCompactionSettings.from_options(Options()) == LogCompactionSettings()
+    assert LogCompactionSettings.from_options({}) == LogCompactionSettings()
     assert (compaction.scope, clustering.scope) == (CompactionSettings().scope, ClusteringSettings().scope)
 
 
@@ -85,7 +80,7 @@ def test_compaction_is_read_from_options() -> None:
                 "hoodie.table.services.incremental.enabled": False,
                 "hoodie.parquet.max.file.size": 1000,
             }
-        )
+        ).given
     )
     expected = CompactionSettings(
         strategy="DayBasedCompactionStrategy",
@@ -110,7 +105,7 @@ def test_clustering_is_read_from_options() -> None:
                 "hoodie.layout.optimize.strategy": "z-order",
                 f"{prefix}target.file.max.bytes": 5,
             }
-        )
+        ).given
     )
     assert read.partition_filter is PartitionFilter.RECENT_DAYS
     assert read.slice_order == (SliceOrder.INSTANT_TIME, SliceOrder.SIZE)
@@ -144,7 +139,7 @@ def test_single_file_sort_writes_single_files(settings: ClusteringSettings) -> N
 )
 def test_bad_settings_of_compaction_are_refused_with_the_option(name: str, value: object, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message) as error:
-        CompactionSettings.from_options(Options({name: value}))
+        CompactionSettings.from_options(Options({name: value}).given)
     assert name in str(error.value)
 
 
@@ -160,13 +155,13 @@ def test_bad_settings_of_compaction_are_refused_with_the_option(name: str, value
 )
 def test_bad_settings_of_clustering_are_refused_with_the_option(name: str, value: object, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message) as error:
-        ClusteringSettings.from_options(Options({name: value}))
+        ClusteringSettings.from_options(Options({name: value}).given)
     assert name in str(error.value)
 
 
 def test_a_log_compaction_needs_at_least_one_block() -> None:
     with pytest.raises(InvalidRequestError, match=r"blocks\.threshold: 0 is too small"):
-        LogCompactionSettings.from_options(Options({"hoodie.log.compaction.blocks.threshold": 0}))
+        LogCompactionSettings.from_options(Options({"hoodie.log.compaction.blocks.threshold": 0}).given)
 
 
 def test_an_execution_strategy_that_is_not_there_is_refused() -> None:

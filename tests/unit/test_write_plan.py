@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablekeeper.config.options import Options
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
 from tablekeeper.write.kernels import GroupTask, _load_rows
@@ -31,7 +30,7 @@ from tests.support.fake_runtime import FakeIds
 from tests.support.table_builder import TRIPS, trips
 from tests.support.write_context import make_context
 
-SETTINGS = WriteSettings.from_options(Options(), key_fields=("id",))
+SETTINGS = WriteSettings.of_table({}, key_fields=("id",))
 INSTANT = RequestedTime("20240101000000000")
 
 

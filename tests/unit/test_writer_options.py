@@ -12,7 +12,7 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.config.options import Options
-from tablekeeper.config.service_options import CLUSTERING_KEYS, COMPACTION_KEYS
+from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.table.writer_options import WRITER_OPTIONS_KEY, load_writer_options, save_writer_options
 from tablekeeper.timeline.properties_file import create_properties
@@ -49,7 +49,7 @@ def remember(storage: MemoryStorage, options: Mapping[str, str]) -> None:
     create_properties(storage, {**PROPERTIES, **save_writer_options(storage, Options(options))})
 
 
-@pytest.mark.parametrize("option", [COMPACTION_KEYS.strategy, CLUSTERING_KEYS.strategy])
+@pytest.mark.parametrize("option", [CompactionSettings.key("strategy"), ClusteringSettings.key("strategy")])
 @pytest.mark.parametrize("value", ["os.path.join", "org.apache.hudi.no.such.Strategy", "unknown"])
 def test_a_strategy_that_would_have_to_be_imported_is_left_out_and_named(
     storage: MemoryStorage, caplog: pytest.LogCaptureFixture, option: str, value: str
@@ -64,13 +64,13 @@ def test_a_strategy_that_would_have_to_be_imported_is_left_out_and_named(
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        (COMPACTION_KEYS.strategy, "UnBoundedCompactionStrategy"),
-        (COMPACTION_KEYS.strategy, "DayBasedCompactionStrategy, BoundedIOCompactionStrategy"),
+        (CompactionSettings.key("strategy"), "UnBoundedCompactionStrategy"),
+        (CompactionSettings.key("strategy"), "DayBasedCompactionStrategy, BoundedIOCompactionStrategy"),
         (
-            COMPACTION_KEYS.strategy,
+            CompactionSettings.key("strategy"),
             "org.apache.hudi.table.action.compact.strategy.LogFileSizeBasedCompactionStrategy",
         ),
-        (CLUSTERING_KEYS.strategy, "SparkSizeBasedClusteringPlanStrategy"),
+        (ClusteringSettings.key("strategy"), "SparkSizeBasedClusteringPlanStrategy"),
     ],
 )
 def test_a_strategy_that_is_known_here_is_remembered(storage: MemoryStorage, option: str, value: str) -> None:
@@ -80,7 +80,7 @@ def test_a_strategy_that_is_known_here_is_remembered(storage: MemoryStorage, opt
 
 def test_opening_a_table_imports_no_module_that_the_table_names(foreign: str) -> None:
     uri = f"memory://{NAME}/trips"
-    options = {COMPACTION_KEYS.strategy: foreign}
+    options = {CompactionSettings.key("strategy"): foreign}
     try:
         tk.Table.create(uri, name="trips", schema=TRIPS, key="id", table_type="mor", engine="local", options=options)
         table = tk.Table.open(uri, engine="local")

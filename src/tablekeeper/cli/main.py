@@ -68,10 +68,10 @@ def options(
         if sought not in name.lower() and sought not in option.doc.lower():
             continue
         if as_json:
-            facts = {"name": name, "type": option.kind.__name__, "default": option.default, "meaning": option.doc}
+            facts = {"name": name, "type": option.kind.__name__, "default": option.default_text, "meaning": option.doc}
             typer.echo(json_document(facts))
         else:
-            default = "no default" if option.default is None else f"default {option.default}"
+            default = "no default" if option.default_text is None else f"default {option.default_text}"
             typer.echo(f"{name} ({option.kind.__name__}, {default})\n    {option.doc}")
 
 

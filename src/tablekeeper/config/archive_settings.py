@@ -10,117 +10,102 @@ these look for on the timeline; those keys belong to their services and are only
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.keys import AUTOMATIC_ARCHIVE
 from tablekeeper.config.metadata_settings import MetadataSettings
-from tablekeeper.config.service_options import COMPACTION_KEYS, SERVICE_OPTIONS
+from tablekeeper.config.registry import Setting, Settings, group, setting
+from tablekeeper.config.service_settings import CompactionSettings, CompactionTrigger
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
-__all__ = ["ARCHIVE_OPTIONS", "ArchiveSettings"]
+__all__ = ["ArchiveSettings"]
 
-_KEEP_MIN = "hoodie.keep.min.commits"
-_KEEP_MAX = "hoodie.keep.max.commits"
-_BEYOND_SAVEPOINT = "hoodie.archive.beyond.savepoint"
-_STOP_AT_CLEAN = "hoodie.archive.block.on.latest.clean.ectr"
-_BATCH = "hoodie.commits.archival.batch"
-_MERGE_FILES = "hoodie.timeline.compaction.batch.size"
-_MERGE_BYTES = "hoodie.timeline.compaction.target.file.max.bytes"
-_MANIFESTS = "hoodie.timeline.manifest.retained.versions"
-_KEEP_PLANS = "tablekeeper.archive.keep.last.plans"
-_RUN_INSTANTS = "tablekeeper.archive.max.instants"
-
-_COUNTING_TRIGGERS = ("NUM_COMMITS", "NUM_AND_TIME")
-
-ARCHIVE_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
-    (_KEEP_MAX, "30", int, "Completed commits on the active timeline from which on the oldest are archived."),
-    (_KEEP_MIN, "20", int, "Completed commits that an archive leaves on the active timeline."),
-    (AUTOMATIC_ARCHIVE, "true", bool, "Archive after a commit, where inline services are asked for."),
-    (
-        _BEYOND_SAVEPOINT,
-        "false",
-        bool,
-        "Only false: archiving stops at the first savepoint, because readers lose what is archived behind one.",
-    ),
-    (_STOP_AT_CLEAN, "false", bool, "Keep every commit whose files the last clean retained."),
-    (_BATCH, "10", int, "Instants in one row group of a file of the archived timeline."),
-    (_MERGE_FILES, "10", int, "Files of one layer of the archived timeline that are merged into one of the next."),
-    (_MERGE_BYTES, "1048576000", int, "Most bytes of such files that are merged at a time."),
-    (_MANIFESTS, "3", int, "Versions of the archived timeline that readers may still be using."),
-    (
-        _KEEP_PLANS,
-        "true",
-        bool,
-        "Keep the last plan of each table service, from which the next is planned, up to twice the most commits.",
-    ),
-    (_RUN_INSTANTS, "500", int, "Most instants that are archived under one hold of the table lock."),
+_BEYOND_SAVEPOINT = Setting(
+    "hoodie.archive.beyond.savepoint",
+    False,
+    "Only false: archiving stops at the first savepoint, because readers lose what is archived behind one.",
 )
-"""Known options as (name, default, type, meaning)."""
-
-_DEFAULTS = {name: default for name, default, _, _ in (*ARCHIVE_OPTIONS, *SERVICE_OPTIONS)}
+_COUNTING_TRIGGERS = (CompactionTrigger.NUM_COMMITS, CompactionTrigger.NUM_AND_TIME)
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveSettings:
+class ArchiveSettings(Settings):
     """What is archived and how the archived timeline is kept.
 
     `clean` is what the next clean will look for on the timeline. `compact_after`: delta commits that must stay for a
     compaction to be triggered by their number, None if it is not.
     """
 
-    keep_min: int = 20
-    keep_max: int = 30
-    automatic: bool = True
-    stop_at_clean: bool = False
-    row_group_instants: int = 10
-    merge_files: int = 10
-    merge_max_bytes: int = 1000 * 1024 * 1024
-    manifests_kept: int = 3
-    keep_last_plans: bool = True
-    max_instants: int = 500
-    clean: CleanSettings = field(default_factory=CleanSettings)
+    keep_min: int = setting(
+        "hoodie.keep.min.commits", 20, "Completed commits that an archive leaves on the active timeline.", least=1
+    )
+    keep_max: int = setting(
+        "hoodie.keep.max.commits",
+        30,
+        "Completed commits on the active timeline from which on the oldest are archived.",
+    )
+    automatic: bool = setting(AUTOMATIC_ARCHIVE, True, "Archive after a commit, where inline services are asked for.")
+    stop_at_clean: bool = setting(
+        "hoodie.archive.block.on.latest.clean.ectr", False, "Keep every commit whose files the last clean retained."
+    )
+    row_group_instants: int = setting(
+        "hoodie.commits.archival.batch", 10, "Instants in one row group of a file of the archived timeline.", least=1
+    )
+    merge_files: int = setting(
+        "hoodie.timeline.compaction.batch.size",
+        10,
+        "Files of one layer of the archived timeline that are merged into one of the next.",
+        least=2,
+    )
+    merge_max_bytes: int = setting(
+        "hoodie.timeline.compaction.target.file.max.bytes",
+        1000 * 1024 * 1024,
+        "Most bytes of such files that are merged at a time.",
+        least=1,
+    )
+    manifests_kept: int = setting(
+        "hoodie.timeline.manifest.retained.versions",
+        3,
+        "Versions of the archived timeline that readers may still be using.",
+        least=1,
+    )
+    keep_last_plans: bool = setting(
+        "tablekeeper.archive.keep.last.plans",
+        True,
+        "Keep the last plan of each table service, from which the next is planned, up to twice the most commits.",
+    )
+    max_instants: int = setting(
+        "tablekeeper.archive.max.instants",
+        500,
+        "Most instants that are archived under one hold of the table lock.",
+        least=1,
+    )
+    clean: CleanSettings = group(CleanSettings)
     compact_after: int | None = 5
     metadata_compact_after: int = 10
 
-    def __post_init__(self) -> None:
-        for name, value, least in (
-            (_KEEP_MIN, self.keep_min, 1),
-            (_BATCH, self.row_group_instants, 1),
-            (_MERGE_FILES, self.merge_files, 2),
-            (_MERGE_BYTES, self.merge_max_bytes, 1),
-            (_MANIFESTS, self.manifests_kept, 1),
-            (_RUN_INSTANTS, self.max_instants, 1),
-        ):
-            if value < least:
-                raise InvalidRequestError(f"option {name}: {value} is less than {least}")
+    besides: ClassVar[tuple[Setting, ...]] = (_BEYOND_SAVEPOINT,)
+
+    def _check(self) -> None:
         if self.keep_max <= self.keep_min:
+            keys = (ArchiveSettings.key("keep_max"), ArchiveSettings.key("keep_min"))
             raise InvalidRequestError(
-                f"option {_KEEP_MAX} ({self.keep_max}) must be greater than {_KEEP_MIN} ({self.keep_min}): raise it"
+                f"option {keys[0]} ({self.keep_max}) must be greater than {keys[1]} ({self.keep_min}): raise it"
             )
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> ArchiveSettings:
-        """From options by name; the defaults where they say nothing."""
-        if _flag(options, _BEYOND_SAVEPOINT):
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        if _BEYOND_SAVEPOINT.read(options):
             raise UnsupportedFeatureError(
-                f"option {_BEYOND_SAVEPOINT}: readers, Java's too, lose the rows of commits that are archived behind a "
-                "savepoint. Delete the savepoint to archive what it holds back."
+                f"option {_BEYOND_SAVEPOINT.name}: readers, Java's too, lose the rows of commits that are archived "
+                "behind a savepoint. Delete the savepoint to archive what it holds back."
             )
-        counts = _text(options, COMPACTION_KEYS.trigger).upper() in _COUNTING_TRIGGERS
+        compaction = CompactionSettings.from_options(options)
         return cls(
-            keep_min=_whole(options, _KEEP_MIN),
-            keep_max=_whole(options, _KEEP_MAX),
-            automatic=_flag(options, AUTOMATIC_ARCHIVE),
-            stop_at_clean=_flag(options, _STOP_AT_CLEAN),
-            row_group_instants=_whole(options, _BATCH),
-            merge_files=_whole(options, _MERGE_FILES),
-            merge_max_bytes=_whole(options, _MERGE_BYTES),
-            manifests_kept=_whole(options, _MANIFESTS),
-            keep_last_plans=_flag(options, _KEEP_PLANS),
-            max_instants=_whole(options, _RUN_INSTANTS),
-            clean=CleanSettings.from_options(options),
-            compact_after=_whole(options, COMPACTION_KEYS.delta_commits) if counts else None,
+            **cls.read(options),
+            compact_after=compaction.max_delta_commits if compaction.trigger in _COUNTING_TRIGGERS else None,
             metadata_compact_after=MetadataSettings.from_options(options).compact_after,
         )
 
@@ -134,19 +119,3 @@ class ArchiveSettings:
             stop_at_clean=False,
             compact_after=self.metadata_compact_after,
         )
-
-
-def _text(options: Mapping[str, str], name: str) -> str:
-    return options.get(name) or _DEFAULTS[name] or ""
-
-
-def _whole(options: Mapping[str, str], name: str) -> int:
-    text = _text(options, name)
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidRequestError(f"option {name}: {text!r} is not a whole number") from None
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    return _text(options, name).lower() == "true"

@@ -17,29 +17,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
+from tablekeeper.config.registry import Setting, Settings, group, named, setting
 from tablekeeper.errors import InvalidRequestError
 
-__all__ = [
-    "CONCURRENCY_OPTIONS",
-    "ConcurrencyMode",
-    "ConcurrencySettings",
-    "EarlyDetection",
-    "FailedWrites",
-]
+__all__ = ["ConcurrencyMode", "ConcurrencySettings", "EarlyDetection", "FailedWrites"]
 
 _PREFIX = "hoodie.write.concurrency."
 _MODE = _PREFIX + "mode"
 _FAILED = "hoodie.clean.failed.writes.policy"
-_FAILED_OLD = "hoodie.cleaner.policy.failed.writes"
 _EARLY = _PREFIX + "early.conflict.detection.enable"
-_STRATEGY = _PREFIX + "early.conflict.detection.strategy"
-_COMMITS = _PREFIX + "early.conflict.check.commit.conflict"
-_ASYNC_DELAY = _PREFIX + "async.conflict.detector.initial_delay_ms"
-_ASYNC_PERIOD = _PREFIX + "async.conflict.detector.period_ms"
-
-_ANNOUNCEMENT = "tablekeeper.planning.announcement.wait.ms"
 
 _UNLOCKED = "SimpleDirectMarkerBasedDetectionStrategy"
 _LOCKED = "SimpleTransactionDirectMarkerBasedDetectionStrategy"
@@ -67,57 +56,79 @@ class FailedWrites(enum.Enum):
     NEVER = "NEVER"
 
 
-CONCURRENCY_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
-    (
-        _MODE,
-        ConcurrencyMode.OPTIMISTIC.value,
-        str,
-        "SINGLE_WRITER, OPTIMISTIC_CONCURRENCY_CONTROL or NON_BLOCKING_CONCURRENCY_CONTROL (MOR, bucket index).",
-    ),
-    (
-        _FAILED,
-        None,
-        str,
-        "Pending writes that a new one rolls back: EAGER all, LAZY the dead ones, NEVER none. "
-        "LAZY by default, EAGER with a single writer.",
-    ),
-    (_FAILED_OLD, None, str, "Older name of the same."),
-    (_EARLY, "false", bool, "Look for writers at work on the same file groups before writing, not only at the commit."),
-    (_STRATEGY, None, str, f"{_UNLOCKED}, or {_LOCKED} to look and announce under the table lock."),
-    (_COMMITS, "false", bool, "Early detection also looks at what was committed since this write began."),
-    (_ASYNC_DELAY, "0", int, "Accepted for Java's sake; markers are looked at before the tasks of a write start."),
-    (_ASYNC_PERIOD, "30000", int, "Accepted for Java's sake; see the key above."),
-    (
-        _ANNOUNCEMENT,
-        "60000",
-        int,
-        "How long the scheduling of a plan waits for a running Java writer to say which file groups it touches.",
-    ),
+_FAILED_WRITES = Setting(
+    _FAILED,
+    None,
+    "Pending writes that a new one rolls back: EAGER all, LAZY the dead ones, NEVER none. "
+    "LAZY by default, EAGER with a single writer.",
+    older="hoodie.cleaner.policy.failed.writes",
+    parse=named(FailedWrites),
 )
-"""Known options as (name, default, type, meaning)."""
+
+
+def _is_locked(strategy: str) -> bool:
+    name = strategy.rpartition(".")[2]
+    if name not in _STRATEGIES:
+        raise ValueError(f"{name!r} is not known. Use one of {', '.join(_STRATEGIES)}.")
+    return _STRATEGIES[name]
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyDetection:
+class EarlyDetection(Settings):
     """Whether and how a write looks for others before it writes."""
 
-    is_enabled: bool = False
-    is_locked: bool = False
-    checks_commits: bool = False
+    is_enabled: bool = setting(
+        _EARLY, False, "Look for writers at work on the same file groups before writing, not only at the commit."
+    )
+    is_locked: bool = setting(
+        _PREFIX + "early.conflict.detection.strategy",
+        False,
+        f"{_UNLOCKED}, or {_LOCKED} to look and announce under the table lock.",
+        takes=str,
+        parse=_is_locked,
+        shown=_UNLOCKED,
+    )
+    checks_commits: bool = setting(
+        _PREFIX + "early.conflict.check.commit.conflict",
+        False,
+        "Early detection also looks at what was committed since this write began.",
+    )
+
+    besides: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            _PREFIX + "async.conflict.detector.initial_delay_ms",
+            0,
+            "Accepted for Java's sake; markers are looked at before the tasks of a write start.",
+        ),
+        Setting(
+            _PREFIX + "async.conflict.detector.period_ms",
+            30_000,
+            "Accepted for Java's sake; see the key above.",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrencySettings:
+class ConcurrencySettings(Settings):
     """How this writer gets along with others."""
 
-    mode: ConcurrencyMode = ConcurrencyMode.OPTIMISTIC
+    mode: ConcurrencyMode = setting(
+        _MODE,
+        ConcurrencyMode.OPTIMISTIC,
+        "SINGLE_WRITER, OPTIMISTIC_CONCURRENCY_CONTROL or NON_BLOCKING_CONCURRENCY_CONTROL (MOR, bucket index).",
+    )
     failed_writes: FailedWrites = FailedWrites.LAZY
-    early: EarlyDetection = field(default_factory=EarlyDetection)
-    announcement_wait_ms: int = 60_000
+    early: EarlyDetection = group(EarlyDetection)
+    announcement_wait_ms: int = setting(
+        "tablekeeper.planning.announcement.wait.ms",
+        60_000,
+        "How long the scheduling of a plan waits for a running Java writer to say which file groups it touches.",
+        least=0,
+    )
 
-    def __post_init__(self) -> None:
-        if self.announcement_wait_ms < 0:
-            raise InvalidRequestError(f"{_ANNOUNCEMENT}: {self.announcement_wait_ms} is negative. Give 0 or more.")
+    besides: ClassVar[tuple[Setting, ...]] = (_FAILED_WRITES,)
+
+    def _check(self) -> None:
         if self.failed_writes is FailedWrites.EAGER and self.mode is not ConcurrencyMode.SINGLE_WRITER:
             raise InvalidRequestError(
                 f"{_FAILED}=EAGER rolls back writes that are still running, so that it needs {_MODE}=SINGLE_WRITER; "
@@ -130,19 +141,10 @@ class ConcurrencySettings:
             )
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> ConcurrencySettings:
-        """From options by name; the defaults where they say nothing."""
-        mode = _mode(options.get(_MODE, ConcurrencyMode.OPTIMISTIC.value))
-        return cls(
-            mode=mode,
-            failed_writes=_failed_writes(options, mode),
-            early=EarlyDetection(
-                is_enabled=_flag(options, _EARLY),
-                is_locked=_is_locked(options.get(_STRATEGY) or _UNLOCKED),
-                checks_commits=_flag(options, _COMMITS),
-            ),
-            announcement_wait_ms=int(options.get(_ANNOUNCEMENT, "60000")),
-        )
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        values = cls.read(options)
+        default = FailedWrites.EAGER if values["mode"] is ConcurrencyMode.SINGLE_WRITER else FailedWrites.LAZY
+        return cls(**values, failed_writes=_FAILED_WRITES.read(options) or default)
 
     @property
     def is_non_blocking(self) -> bool:
@@ -166,33 +168,3 @@ class ConcurrencySettings:
                 f"{_MODE}={self.mode.value}. Delete the partitions and insert, or stop the other writers and open "
                 f"the table with {ConcurrencyMode.OPTIMISTIC.value}."
             )
-
-
-def _mode(name: str) -> ConcurrencyMode:
-    try:
-        return ConcurrencyMode(name.upper())
-    except ValueError:
-        known = ", ".join(mode.value for mode in ConcurrencyMode)
-        raise InvalidRequestError(f"{_MODE}: {name!r} is not known. Use one of {known}.") from None
-
-
-def _failed_writes(options: Mapping[str, str], mode: ConcurrencyMode) -> FailedWrites:
-    key = _FAILED if _FAILED in options or _FAILED_OLD not in options else _FAILED_OLD
-    default = FailedWrites.EAGER if mode is ConcurrencyMode.SINGLE_WRITER else FailedWrites.LAZY
-    name = options.get(key, default.value)
-    try:
-        return FailedWrites(name.upper())
-    except ValueError:
-        known = ", ".join(policy.value for policy in FailedWrites)
-        raise InvalidRequestError(f"{key}: {name!r} is not known. Use one of {known}.") from None
-
-
-def _is_locked(strategy: str) -> bool:
-    name = strategy.rpartition(".")[2]
-    if name not in _STRATEGIES:
-        raise InvalidRequestError(f"{_STRATEGY}: {name!r} is not known. Use one of {', '.join(_STRATEGIES)}.")
-    return _STRATEGIES[name]
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "false").lower() == "true"

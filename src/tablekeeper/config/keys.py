@@ -13,6 +13,7 @@ __all__ = [
     "MAX_PARTITIONS",
     "MERGE_MODE",
     "METADATA_ENABLE",
+    "SERVICES_ENABLED",
     "SORT_MODE",
     "WIDEN_TO_STRING",
 ]
@@ -29,3 +30,4 @@ WIDEN_TO_STRING = "tablekeeper.schema.widen.to.string"
 INDEX_DROP = "tablekeeper.metadata.index.drop"
 KEY_GENERATOR = "hoodie.table.keygenerator.type"
 MERGE_MODE = "hoodie.record.merge.mode"
+SERVICES_ENABLED = "hoodie.table.services.enabled"

@@ -7,13 +7,13 @@ stuck is reported after a minute and not after an hour.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
+from tablekeeper.config.registry import Setting, Settings, group, setting
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
 __all__ = [
-    "LOCK_OPTIONS",
     "CandidateStrategy",
     "ConflictSettings",
     "HeartbeatSettings",
@@ -24,70 +24,19 @@ __all__ = [
 
 _PREFIX = "hoodie.write.lock."
 _PROVIDER = _PREFIX + "provider"
-_PATH = _PREFIX + "filesystem.path"
-_EXPIRE = _PREFIX + "filesystem.expire"
-_WAIT = _PREFIX + "wait_time_ms"
-_PAUSE = _PREFIX + "wait_time_ms_between_retry"
-_LONGEST_PAUSE = _PREFIX + "max_wait_time_ms_between_retry"
-_PROVIDER_RETRIES = _PREFIX + "num_retries"
-_RETRIES = _PREFIX + "client.num_retries"
-_RETRY_PAUSE = _PREFIX + "client.wait_time_ms_between_retry"
 _VALIDITY = _PREFIX + "storage.validity.timeout.secs"
 _RENEWAL = _PREFIX + "storage.renew.interval.secs"
-_RENEWAL_OLD = _PREFIX + "storage.heartbeat.poll.secs"
 _ZK_URL = _PREFIX + "zookeeper.url"
 _ZK_PORT = _PREFIX + "zookeeper.port"
 _ZK_BASE_PATH = _PREFIX + "zookeeper.base_path"
 _ZK_LOCK_KEY = _PREFIX + "zookeeper.lock_key"
-_ZK_SESSION = _PREFIX + "zookeeper.session_timeout_ms"
-_ZK_CONNECTION = _PREFIX + "zookeeper.connection_timeout_ms"
-_STRATEGY = _PREFIX + "conflict.resolution.strategy"
 _UPDATES = "hoodie.clustering.updates.strategy"
-_BEAT = "hoodie.client.heartbeat.interval_in_ms"
-_MISSES = "hoodie.client.heartbeat.tolerable.misses"
-_SKEW = "tablekeeper.heartbeat.skew.allowance.ms"
 
 _ZK_DEFAULT_PORT = 2181
-_TRANSACTION = "org.apache.hudi.client.transaction."
 _SIMPLE = "SimpleConcurrentFileWritesConflictResolutionStrategy"
 _END_TIMESTAMP = "EndTimestampBasedConcurrentFileWritesConflictResolutionStrategy"
 _REJECT_UPDATES = "SparkRejectUpdateStrategy"
 _ALLOW_UPDATES = "SparkAllowUpdateStrategy"
-_UPDATE_PACKAGE = "org.apache.hudi.client.clustering.update.strategy."
-
-LOCK_OPTIONS: tuple[tuple[str, str | None, type, str], ...] = (
-    (_PROVIDER, None, str, "Lock provider class as in Java; chosen by the kind of path if not given."),
-    (_PATH, None, str, "Directory of the file system lock; `.hoodie` of the table by default."),
-    (_EXPIRE, "0", int, "Minutes after which a file system lock that is not renewed counts as abandoned; 0 is never."),
-    (_WAIT, "60000", int, "Milliseconds that one attempt waits for the lock."),
-    (_PAUSE, "1000", int, "Longest pause between two looks at a lock that is held, in milliseconds."),
-    (_LONGEST_PAUSE, "16000", int, "Accepted for Java's sake; pauses are bounded by the key without `max_`."),
-    (_PROVIDER_RETRIES, "15", int, "Accepted for Java's sake; waiting for a lock is bounded by time alone."),
-    (_RETRIES, "0", int, "How many more attempts follow one that waited in vain."),
-    (_RETRY_PAUSE, "5000", int, "Milliseconds between such attempts."),
-    (_VALIDITY, "300", int, "Seconds that a lock is good for without being renewed."),
-    (_RENEWAL, "30", int, "Seconds between renewals of a lock that is held."),
-    (_RENEWAL_OLD, None, int, "Older name of the renewal interval."),
-    (_ZK_URL, None, str, "ZooKeeper servers as host:port, separated by commas; needed for the ZooKeeper lock."),
-    (_ZK_PORT, None, int, "As in Java not looked at: the port belongs into the URL, and 2181 is taken if it has none."),
-    (_ZK_BASE_PATH, None, str, "Path in ZooKeeper below which the locks are, the same for all writers."),
-    (_ZK_LOCK_KEY, None, str, "Name of the table's lock below that path; the name of the table by default."),
-    (_ZK_SESSION, "60000", int, "Milliseconds after which ZooKeeper frees the lock of a writer that went silent."),
-    (_ZK_CONNECTION, "15000", int, "Milliseconds to wait for a connection with ZooKeeper."),
-    (_STRATEGY, _TRANSACTION + _SIMPLE, str, "Which completed instants a commit is checked against."),
-    (
-        _UPDATES,
-        _UPDATE_PACKAGE + _REJECT_UPDATES,
-        str,
-        "Whether writers may update files that are being clustered.",
-    ),
-    (_BEAT, "60000", int, "Milliseconds between heartbeats of a running write."),
-    (_MISSES, "2", int, "Heartbeats that may be missed before a write counts as dead."),
-    (_SKEW, "10000", int, "Milliseconds that are granted to others on top, for clocks that differ."),
-)
-"""Known options as (name, default, type, meaning)."""
-
-_DEFAULTS = {name: default for name, default, _, _ in LOCK_OPTIONS}
 
 
 class LockProvider(enum.Enum):
@@ -101,31 +50,36 @@ class LockProvider(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ZookeeperSettings:
+class ZookeeperSettings(Settings):
     """Where a lock is in ZooKeeper, and how long its sessions live. None: not given."""
 
-    url: str | None = None
-    port: int | None = None
-    base_path: str | None = None
-    lock_key: str | None = None
-    session_timeout_ms: int = 60_000
-    connection_timeout_ms: int = 15_000
-
-    def __post_init__(self) -> None:
-        _at_least(_ZK_SESSION, self.session_timeout_ms, 1_000)
-        _at_least(_ZK_CONNECTION, self.connection_timeout_ms, 1)
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> ZookeeperSettings:
-        """From options by name; the defaults where they say nothing."""
-        return cls(
-            url=options.get(_ZK_URL) or None,
-            port=_whole(options, _ZK_PORT) if options.get(_ZK_PORT) else None,
-            base_path=options.get(_ZK_BASE_PATH) or None,
-            lock_key=options.get(_ZK_LOCK_KEY) or None,
-            session_timeout_ms=_whole(options, _ZK_SESSION),
-            connection_timeout_ms=_whole(options, _ZK_CONNECTION),
-        )
+    url: str | None = setting(
+        _ZK_URL, None, "ZooKeeper servers as host:port, separated by commas; needed for the ZooKeeper lock."
+    )
+    port: int | None = setting(
+        _ZK_PORT,
+        None,
+        "As in Java not looked at: the port belongs into the URL, and 2181 is taken if it has none.",
+        takes=int,
+    )
+    base_path: str | None = setting(
+        _ZK_BASE_PATH, None, "Path in ZooKeeper below which the locks are, the same for all writers."
+    )
+    lock_key: str | None = setting(
+        _ZK_LOCK_KEY, None, "Name of the table's lock below that path; the name of the table by default."
+    )
+    session_timeout_ms: int = setting(
+        _PREFIX + "zookeeper.session_timeout_ms",
+        60_000,
+        "Milliseconds after which ZooKeeper frees the lock of a writer that went silent.",
+        least=1_000,
+    )
+    connection_timeout_ms: int = setting(
+        _PREFIX + "zookeeper.connection_timeout_ms",
+        15_000,
+        "Milliseconds to wait for a connection with ZooKeeper.",
+        least=1,
+    )
 
     def servers(self) -> str:
         """What to connect to. A port that Java would not use is refused: the two would meet at different servers."""
@@ -157,50 +111,65 @@ class ZookeeperSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LockSettings:
+class LockSettings(Settings):
     """How the table lock is chosen, waited for and kept. `provider` is a Java class name, or None: by the path."""
 
-    provider: str | None = None
-    file_system_path: str | None = None
-    file_system_expire_minutes: int = 0
-    wait_ms: int = 60_000
-    pause_ms: int = 1_000
-    retries: int = 0
-    retry_pause_ms: int = 5_000
-    validity_s: int = 300
-    renew_interval_s: int = 30
-    zookeeper: ZookeeperSettings = field(default_factory=ZookeeperSettings)
+    provider: str | None = setting(
+        _PROVIDER, None, "Lock provider class as in Java; chosen by the kind of path if not given."
+    )
+    file_system_path: str | None = setting(
+        _PREFIX + "filesystem.path", None, "Directory of the file system lock; `.hoodie` of the table by default."
+    )
+    file_system_expire_minutes: int = setting(
+        _PREFIX + "filesystem.expire",
+        0,
+        "Minutes after which a file system lock that is not renewed counts as abandoned; 0 is never.",
+        least=0,
+    )
+    wait_ms: int = setting(
+        _PREFIX + "wait_time_ms", 60_000, "Milliseconds that one attempt waits for the lock.", least=0
+    )
+    pause_ms: int = setting(
+        _PREFIX + "wait_time_ms_between_retry",
+        1_000,
+        "Longest pause between two looks at a lock that is held, in milliseconds.",
+        least=1,
+    )
+    retries: int = setting(
+        _PREFIX + "client.num_retries", 0, "How many more attempts follow one that waited in vain.", least=0
+    )
+    retry_pause_ms: int = setting(
+        _PREFIX + "client.wait_time_ms_between_retry", 5_000, "Milliseconds between such attempts.", least=0
+    )
+    validity_s: int = setting(_VALIDITY, 300, "Seconds that a lock is good for without being renewed.", least=10)
+    renew_interval_s: int = setting(
+        _RENEWAL,
+        30,
+        "Seconds between renewals of a lock that is held.",
+        least=1,
+        older=_PREFIX + "storage.heartbeat.poll.secs",
+    )
+    zookeeper: ZookeeperSettings = group(ZookeeperSettings)
 
-    def __post_init__(self) -> None:
-        _at_least(_EXPIRE, self.file_system_expire_minutes, 0)
-        _at_least(_WAIT, self.wait_ms, 0)
-        _at_least(_PAUSE, self.pause_ms, 1)
-        _at_least(_RETRIES, self.retries, 0)
-        _at_least(_RETRY_PAUSE, self.retry_pause_ms, 0)
-        _at_least(_RENEWAL, self.renew_interval_s, 1)
-        _at_least(_VALIDITY, self.validity_s, 10)
+    besides: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            _PREFIX + "max_wait_time_ms_between_retry",
+            16_000,
+            "Accepted for Java's sake; pauses are bounded by the key without `max_`.",
+        ),
+        Setting(
+            _PREFIX + "num_retries",
+            15,
+            "Accepted for Java's sake; waiting for a lock is bounded by time alone.",
+        ),
+    )
+
+    def _check(self) -> None:
         if self.validity_s < 10 * self.renew_interval_s:
             raise InvalidRequestError(
                 f"{_VALIDITY} ({self.validity_s}) must be at least ten times {_RENEWAL} ({self.renew_interval_s}), "
                 f"so that a few failed renewals do not cost the lock. Raise the one or lower the other."
             )
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> LockSettings:
-        """From options by name; the defaults where they say nothing."""
-        renewal = _RENEWAL if _RENEWAL in options or _RENEWAL_OLD not in options else _RENEWAL_OLD
-        return cls(
-            provider=options.get(_PROVIDER) or None,
-            file_system_path=options.get(_PATH) or None,
-            file_system_expire_minutes=_whole(options, _EXPIRE),
-            wait_ms=_whole(options, _WAIT),
-            pause_ms=_whole(options, _PAUSE),
-            retries=_whole(options, _RETRIES),
-            retry_pause_ms=_whole(options, _RETRY_PAUSE),
-            validity_s=_whole(options, _VALIDITY),
-            renew_interval_s=_whole(options, renewal),
-            zookeeper=ZookeeperSettings.from_options(options),
-        )
 
     def known_provider(self) -> LockProvider | None:
         """The provider that is named, with or without its package; None if the path decides."""
@@ -222,29 +191,30 @@ class LockSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatSettings:
+class HeartbeatSettings(Settings):
     """How often a running write shows that it lives, and when silence means that it is dead.
 
     `skew_allowance_ms` is granted to others on top, for clocks that differ between us, them and the store.
     """
 
-    interval_ms: int = 60_000
-    tolerable_misses: int = 2
-    skew_allowance_ms: int = 10_000
-
-    def __post_init__(self) -> None:
-        _at_least(_BEAT, self.interval_ms, 1_000)
-        _at_least(_MISSES, self.tolerable_misses, 1)
-        _at_least(_SKEW, self.skew_allowance_ms, 0)
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> HeartbeatSettings:
-        """From options by name; the defaults where they say nothing."""
-        return cls(
-            interval_ms=_whole(options, _BEAT),
-            tolerable_misses=_whole(options, _MISSES),
-            skew_allowance_ms=_whole(options, _SKEW),
-        )
+    interval_ms: int = setting(
+        "hoodie.client.heartbeat.interval_in_ms",
+        60_000,
+        "Milliseconds between heartbeats of a running write.",
+        least=1_000,
+    )
+    tolerable_misses: int = setting(
+        "hoodie.client.heartbeat.tolerable.misses",
+        2,
+        "Heartbeats that may be missed before a write counts as dead.",
+        least=1,
+    )
+    skew_allowance_ms: int = setting(
+        "tablekeeper.heartbeat.skew.allowance.ms",
+        10_000,
+        "Milliseconds that are granted to others on top, for clocks that differ.",
+        least=0,
+    )
 
     @property
     def tolerance_ms(self) -> int:
@@ -257,22 +227,6 @@ class CandidateStrategy(enum.Enum):
 
     START_TIMESTAMP = _SIMPLE
     END_TIMESTAMP = _END_TIMESTAMP
-
-
-@dataclass(frozen=True, slots=True)
-class ConflictSettings:
-    """How conflicts are found. With `allow_updates` ingestion wins over clustering that is not completed."""
-
-    strategy: CandidateStrategy = CandidateStrategy.START_TIMESTAMP
-    allow_updates: bool = False
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> ConflictSettings:
-        """From options by name; class names are taken with or without their package."""
-        return cls(
-            strategy=_strategy(options.get(_STRATEGY, _SIMPLE).rpartition(".")[2]),
-            allow_updates=_allows_updates(options.get(_UPDATES, _REJECT_UPDATES).rpartition(".")[2]),
-        )
 
 
 _REMOVED = {
@@ -288,30 +242,43 @@ _REMOVED = {
 }
 
 
-def _strategy(name: str) -> CandidateStrategy:
+def _strategy(class_name: str) -> CandidateStrategy:
+    name = class_name.rpartition(".")[2]
     if name in _REMOVED:
-        raise InvalidRequestError(f"{_STRATEGY}: remove {name}, it is no strategy of its own: {_REMOVED[name]}.")
+        raise ValueError(f"remove {name}, it is no strategy of its own: {_REMOVED[name]}.")
     try:
         return CandidateStrategy(name)
     except ValueError:
         known = " or ".join(strategy.value for strategy in CandidateStrategy)
-        raise InvalidRequestError(f"{_STRATEGY}: {name!r} is not known. Use {known}.") from None
+        raise ValueError(f"{name!r} is not known. Use {known}.") from None
 
 
-def _allows_updates(name: str) -> bool:
+def _allows_updates(class_name: str) -> bool:
+    name = class_name.rpartition(".")[2]
     if name not in (_ALLOW_UPDATES, _REJECT_UPDATES):
-        raise InvalidRequestError(f"{_UPDATES}: {name!r} is not known. Use {_REJECT_UPDATES} or {_ALLOW_UPDATES}.")
+        raise ValueError(f"{name!r} is not known. Use {_REJECT_UPDATES} or {_ALLOW_UPDATES}.")
     return name == _ALLOW_UPDATES
 
 
-def _whole(options: Mapping[str, str], name: str) -> int:
-    text = options.get(name) or _DEFAULTS[name] or ""
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidRequestError(f"{name}: {text!r} is not a whole number. Correct or remove it.") from None
+@dataclass(frozen=True, slots=True)
+class ConflictSettings(Settings):
+    """How conflicts are found. With `allow_updates` ingestion wins over clustering that is not completed.
 
+    Class names are taken with or without their package.
+    """
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidRequestError(f"{name}: {value} is too small, the least is {least}. Raise it.")
+    strategy: CandidateStrategy = setting(
+        _PREFIX + "conflict.resolution.strategy",
+        CandidateStrategy.START_TIMESTAMP,
+        "Which completed instants a commit is checked against.",
+        shown=f"org.apache.hudi.client.transaction.{_SIMPLE}",
+        parse=_strategy,
+    )
+    allow_updates: bool = setting(
+        _UPDATES,
+        False,
+        "Whether writers may update files that are being clustered.",
+        takes=str,
+        shown=f"org.apache.hudi.client.clustering.update.strategy.{_REJECT_UPDATES}",
+        parse=_allows_updates,
+    )

@@ -9,20 +9,13 @@ looked at.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar
 
 from tablekeeper.config.clustering_order import ClusteringOrder, Layout, OutputLayout
-from tablekeeper.config.options import Options
-from tablekeeper.config.service_options import (
-    CLUSTERING_KEYS,
-    COMPACTION_KEYS,
-    INCREMENTAL,
-    LOG_COMPACTION_KEYS,
-    NEW_FILE_BYTES,
-)
+from tablekeeper.config.registry import Setting, Settings, field_of, named, regex, setting, words
+from tablekeeper.config.write_settings import NEW_FILE_BYTES
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
 __all__ = [
@@ -38,9 +31,15 @@ __all__ = [
 SCOPE_PARAM = "tablekeeper.planning.scope"
 """Key in the parameters of a plan's strategy: the scope that the plan was made with."""
 
-E = TypeVar("E", bound=enum.Enum)
+INCREMENTAL = Setting(
+    "hoodie.table.services.incremental.enabled",
+    True,
+    "Plan table services from the partitions touched since the last plan, not from all.",
+)
 
-_C, _L, _G = COMPACTION_KEYS, LOG_COMPACTION_KEYS, CLUSTERING_KEYS
+_PLAN = "hoodie.clustering.plan.strategy."
+_COMPACT_STRATEGIES = "org.apache.hudi.table.action.compact.strategy."
+_CLUSTER_STRATEGIES = "org.apache.hudi.client.clustering.plan.strategy."
 _SINGLE_FILE = "SparkSingleFileSortExecutionStrategy"
 _EXECUTIONS = ("SparkSortAndSizeExecutionStrategy", "JavaSortAndSizeExecutionStrategy", _SINGLE_FILE)
 _SINGLE_FILE_PLAN = "SparkSingleFileSortPlanStrategy"
@@ -73,183 +72,236 @@ class SliceOrder(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionSettings:
+class CompactionSettings(Settings):
     """When to compact, and what. `strategy` is a class name, or several with commas that narrow one after the other."""
 
-    strategy: str = "LogFileSizeBasedCompactionStrategy"
-    target_io_mb: int = 512_000
-    log_size_threshold: int = 0
-    log_count_threshold: int = 0
-    day_partitions: int = 10
-    partition_regex: str | None = None
-    new_file_bytes: int = 125_829_120
-    incremental: bool = True
-    inline: bool = False
-    schedule_inline: bool = False
-    run_async: bool = True
-    trigger: CompactionTrigger = CompactionTrigger.NUM_COMMITS
-    max_delta_commits: int = 5
-    max_delta_s: int = 3_600
-
-    def __post_init__(self) -> None:
-        _at_least(_C.target_io, self.target_io_mb, 1)
-        _at_least(_C.log_size, self.log_size_threshold, 0)
-        _at_least(_C.log_count, self.log_count_threshold, 0)
-        _at_least(_C.day_partitions, self.day_partitions, 1)
-        _at_least(_C.delta_commits, self.max_delta_commits, 1)
-        _at_least(_C.delta_seconds, self.max_delta_s, 0)
-        _check_regex(_C.regex, self.partition_regex)
-
-    @classmethod
-    def from_options(cls, options: Options) -> CompactionSettings:
-        return cls(
-            strategy=options.required_text(_C.strategy),
-            target_io_mb=options.integer(_C.target_io),
-            log_size_threshold=options.integer(_C.log_size),
-            log_count_threshold=options.integer(_C.log_count),
-            day_partitions=options.integer(_C.day_partitions),
-            partition_regex=options.text(_C.regex) or None,
-            new_file_bytes=options.integer(NEW_FILE_BYTES),
-            incremental=options.flag(INCREMENTAL),
-            inline=options.flag(_C.inline),
-            schedule_inline=options.flag(_C.schedule_inline),
-            run_async=options.flag(_C.run_async),
-            trigger=_named(CompactionTrigger, _C.trigger, options.required_text(_C.trigger)),
-            max_delta_commits=options.integer(_C.delta_commits),
-            max_delta_s=options.integer(_C.delta_seconds),
-        )
+    strategy: str = setting(
+        "hoodie.compaction.strategy",
+        _COMPACT_STRATEGIES + "LogFileSizeBasedCompactionStrategy",
+        "Which file groups are compacted first: a strategy by Java's class name or Python path; several with commas.",
+    )
+    target_io_mb: int = setting(
+        "hoodie.compaction.target.io",
+        512_000,
+        "Megabytes that one compaction reads and writes, with strategies that are bounded.",
+        least=1,
+    )
+    log_size_threshold: int = setting(
+        "hoodie.compaction.logfile.size.threshold",
+        0,
+        "Bytes of logs from which a file group is compacted, with the strategy by log size.",
+        least=0,
+    )
+    log_count_threshold: int = setting(
+        "hoodie.compaction.logfile.num.threshold",
+        0,
+        "Log files from which a file group is compacted, with the strategy by log count.",
+        least=0,
+    )
+    day_partitions: int = setting(
+        "hoodie.compaction.daybased.target.partitions",
+        10,
+        "Newest partitions, or days back from today, that strategies by day compact.",
+        least=1,
+    )
+    partition_regex: str | None = setting(
+        "hoodie.compaction.partition.path.regex",
+        None,
+        "Partitions that are compacted, by a regular expression found in their path.",
+        parse=regex,
+    )
+    new_file_bytes: int = field_of(NEW_FILE_BYTES)
+    incremental: bool = field_of(INCREMENTAL)
+    inline: bool = setting("hoodie.compact.inline", False, "Compact after a write, when a compaction is due.")
+    schedule_inline: bool = setting(
+        "hoodie.compact.schedule.inline",
+        False,
+        "Schedule a compaction after a write when one is due, for others to execute.",
+    )
+    run_async: bool = setting(
+        "hoodie.datasource.compaction.async.enable",
+        True,
+        "Accepted for Java's sake; `Table.services` names what runs beside the writes.",
+    )
+    trigger: CompactionTrigger = setting(
+        "hoodie.compact.inline.trigger.strategy",
+        CompactionTrigger.NUM_COMMITS,
+        "When one is due: NUM_COMMITS, NUM_COMMITS_AFTER_LAST_REQUEST, TIME_ELAPSED, NUM_AND_TIME or NUM_OR_TIME.",
+    )
+    max_delta_commits: int = setting(
+        "hoodie.compact.inline.max.delta.commits",
+        5,
+        "Delta commits since the last compaction that make the next one due.",
+        least=1,
+    )
+    max_delta_s: int = setting(
+        "hoodie.compact.inline.max.delta.seconds",
+        3_600,
+        "Seconds since the last compaction that make the next one due.",
+        least=0,
+    )
 
     @property
     def params(self) -> dict[str, str]:
         """What a plan records of the settings that it was made with."""
-        return _texts(
-            {
-                _C.strategy: self.strategy,
-                _C.target_io: self.target_io_mb,
-                _C.log_size: self.log_size_threshold,
-                _C.log_count: self.log_count_threshold,
-                _C.day_partitions: self.day_partitions,
-                _C.regex: self.partition_regex,
-            }
-        )
+        thresholds = ("target_io_mb", "log_size_threshold", "log_count_threshold")
+        return self.texts("strategy", *thresholds, "day_partitions", "partition_regex")
 
     @property
     def scope(self) -> str:
         """Thresholds and bounds are not in it: partitions that they leave work in are recorded as missing."""
-        return _scope(
-            {
-                _C.strategy: _short_names(self.strategy),
-                _C.day_partitions: self.day_partitions,
-                _C.regex: self.partition_regex,
-            }
-        )
+        found = self.texts("strategy", "day_partitions", "partition_regex")
+        return _scope({**found, self.key("strategy"): _short_names(self.strategy)})
 
 
 @dataclass(frozen=True, slots=True)
-class LogCompactionSettings:
+class LogCompactionSettings(Settings):
     """When to compact logs, and which. `inline`: also after writes."""
 
-    blocks_threshold: int = 5
-    incremental: bool = True
-    enabled: bool = False
-    inline: bool = False
-
-    def __post_init__(self) -> None:
-        _at_least(_L.blocks, self.blocks_threshold, 1)
-
-    @classmethod
-    def from_options(cls, options: Options) -> LogCompactionSettings:
-        return cls(
-            blocks_threshold=options.integer(_L.blocks),
-            incremental=options.flag(INCREMENTAL),
-            enabled=options.flag(_L.enable),
-            inline=options.flag(_L.inline),
-        )
+    blocks_threshold: int = setting(
+        "hoodie.log.compaction.blocks.threshold",
+        5,
+        "Log blocks or log files from which a file group's logs are compacted.",
+        least=1,
+    )
+    incremental: bool = field_of(INCREMENTAL)
+    enabled: bool = setting(
+        "hoodie.log.compaction.enable",
+        False,
+        "Accepted for Java's sake; `Table.services` names what runs beside the writes.",
+    )
+    inline: bool = setting(
+        "hoodie.log.compaction.inline", False, "Compact logs after a write, when a log compaction is due."
+    )
 
     @property
     def params(self) -> dict[str, str]:
         """What a plan records of the settings that it was made with."""
-        return {_L.blocks: str(self.blocks_threshold)}
+        return self.texts("blocks_threshold")
 
     @property
     def scope(self) -> str:
         return _scope(self.params)
 
 
+def _slice_order(text: str) -> tuple[SliceOrder, ...]:
+    return tuple(map(named(SliceOrder), words(text)))
+
+
 @dataclass(frozen=True, slots=True)
-class ClusteringSettings:
+class ClusteringSettings(Settings):
     """When to cluster, what, and how the rows are laid out. `strategy` is a class name."""
 
-    strategy: str = "SparkSizeBasedClusteringPlanStrategy"
-    execution: str | None = None
-    partition_filter: PartitionFilter = PartitionFilter.NONE
-    small_file_bytes: int = 300 << 20
-    target_file_bytes: int = 1 << 30
-    max_group_bytes: int = 2 << 30
-    max_groups: int = 30
-    single_group: bool = True
-    slice_order: tuple[SliceOrder, ...] = (SliceOrder.SIZE,)
-    lookback_partitions: int = 2
-    skip_latest_partitions: int = 0
-    begin_partition: str | None = None
-    end_partition: str | None = None
-    selected_partitions: tuple[str, ...] = ()
-    partition_regex: str | None = None
-    sort_columns: tuple[str, ...] = ()
-    layout_kind: Layout = Layout.LINEAR
-    new_file_bytes: int = 125_829_120
-    incremental: bool = True
-    inline: bool = False
-    schedule_inline: bool = False
-    run_async: bool = False
-    max_inline_commits: int = 4
-    max_async_commits: int = 4
+    strategy: str = setting(
+        "hoodie.clustering.plan.strategy.class",
+        _CLUSTER_STRATEGIES + "SparkSizeBasedClusteringPlanStrategy",
+        "Which file slices are clustered: a strategy by Java's class name or Python path.",
+    )
+    execution: str | None = setting(
+        "hoodie.clustering.execution.strategy.class",
+        None,
+        "Java's class that carries plans out; follows the plan strategy by default.",
+    )
+    partition_filter: PartitionFilter = setting(
+        "hoodie.clustering.plan.partition.filter.mode",
+        PartitionFilter.NONE,
+        "Partitions that are clustered: NONE (all), RECENT_DAYS, SELECTED_PARTITIONS, DAY_ROLLING.",
+    )
+    small_file_bytes: int = setting(
+        _PLAN + "small.file.limit", 300 << 20, "Base files below this many bytes are clustered.", least=0
+    )
+    target_file_bytes: int = setting(
+        _PLAN + "target.file.max.bytes", 1 << 30, "Bytes at which clustering begins a new file.", least=1
+    )
+    max_group_bytes: int = setting(
+        _PLAN + "max.bytes.per.group", 2 << 30, "Most bytes that are clustered together.", least=1
+    )
+    max_groups: int = setting(_PLAN + "max.num.groups", 30, "Most groups of slices in one clustering plan.", least=1)
+    single_group: bool = setting(
+        _PLAN + "single.group.clustering.enabled",
+        True,
+        "Cluster a single file slice that would become a single file, to sort it.",
+    )
+    slice_order: tuple[SliceOrder, ...] = setting(
+        _PLAN + "file.slices.sort.by",
+        (SliceOrder.SIZE,),
+        "Order in which slices are packed: SIZE (largest first), INSTANT_TIME, or both.",
+        parse=_slice_order,
+    )
+    lookback_partitions: int = setting(
+        _PLAN + "daybased.lookback.partitions", 2, "Newest partitions that are clustered, with RECENT_DAYS."
+    )
+    skip_latest_partitions: int = setting(
+        _PLAN + "daybased.skipfromlatest.partitions",
+        0,
+        "Newest partitions that are left for later, with RECENT_DAYS.",
+        least=0,
+    )
+    begin_partition: str | None = setting(
+        _PLAN + "cluster.begin.partition", None, "First partition that is clustered, with SELECTED_PARTITIONS."
+    )
+    end_partition: str | None = setting(
+        _PLAN + "cluster.end.partition", None, "Last partition that is clustered, with SELECTED_PARTITIONS."
+    )
+    selected_partitions: tuple[str, ...] = setting(
+        _PLAN + "partition.selected", (), "Partitions that are clustered, with commas, touched or not."
+    )
+    partition_regex: str | None = setting(
+        _PLAN + "partition.regex.pattern",
+        None,
+        "Partitions that are clustered, by a regular expression that their whole path matches.",
+        parse=regex,
+    )
+    sort_columns: tuple[str, ...] = setting(
+        _PLAN + "sort.columns", (), "Columns that rows are ordered by, with commas."
+    )
+    layout_kind: Layout = setting(
+        "hoodie.layout.optimize.strategy",
+        Layout.LINEAR,
+        "How several sort columns share the order: LINEAR, ZORDER or HILBERT.",
+        parse=Layout.named,
+    )
+    new_file_bytes: int = field_of(NEW_FILE_BYTES)
+    incremental: bool = field_of(INCREMENTAL)
+    inline: bool = setting("hoodie.clustering.inline", False, "Cluster after a write, when a clustering is due.")
+    schedule_inline: bool = setting(
+        "hoodie.clustering.schedule.inline",
+        False,
+        "Schedule a clustering after a write when one is due, for others to execute.",
+    )
+    run_async: bool = setting(
+        "hoodie.clustering.async.enabled",
+        False,
+        "Accepted for Java's sake; `Table.services` names what runs beside the writes.",
+    )
+    max_inline_commits: int = setting(
+        "hoodie.clustering.inline.max.commits",
+        4,
+        "Commits since the last clustering that make the next inline one due.",
+    )
+    max_async_commits: int = setting(
+        "hoodie.clustering.async.max.commits",
+        4,
+        "Commits since the last clustering that make the next background one due.",
+    )
 
-    def __post_init__(self) -> None:
-        _at_least(_G.small_file, self.small_file_bytes, 0)
-        _at_least(_G.target_file, self.target_file_bytes, 1)
-        _at_least(_G.group_bytes, self.max_group_bytes, 1)
-        _at_least(_G.groups, self.max_groups, 1)
-        _at_least(_G.skip_latest, self.skip_latest_partitions, 0)
-        _check_regex(_G.regex, self.partition_regex)
+    besides: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            "hoodie.layout.optimize.curve.build.method",
+            "DIRECT",
+            "Accepted for Java's sake; curves are always built from the values themselves.",
+        ),
+    )
+
+    def _check(self) -> None:
         if not self.slice_order:
-            raise InvalidRequestError(f"{_G.slice_order}: name at least one of SIZE and INSTANT_TIME.")
-        named = (self.execution or "").rpartition(".")[2]
-        if named and named not in _EXECUTIONS:
+            raise InvalidRequestError(f"{self.key('slice_order')}: name at least one of SIZE and INSTANT_TIME.")
+        name = (self.execution or "").rpartition(".")[2]
+        if name and name not in _EXECUTIONS:
             raise UnsupportedFeatureError(
-                f"{_G.execution}: {self.execution} is not supported. Remove it, or use {' or '.join(_EXECUTIONS)}."
+                f"{self.key('execution')}: {self.execution} is not supported. Remove it, or use "
+                f"{' or '.join(_EXECUTIONS)}."
             )
-
-    @classmethod
-    def from_options(cls, options: Options) -> ClusteringSettings:
-        return cls(
-            strategy=options.required_text(_G.strategy),
-            execution=options.text(_G.execution) or None,
-            partition_filter=_named(PartitionFilter, _G.filter_mode, options.required_text(_G.filter_mode)),
-            small_file_bytes=options.integer(_G.small_file),
-            target_file_bytes=options.integer(_G.target_file),
-            max_group_bytes=options.integer(_G.group_bytes),
-            max_groups=options.integer(_G.groups),
-            single_group=options.flag(_G.single_group),
-            slice_order=tuple(
-                _named(SliceOrder, _G.slice_order, name) for name in _list(options.required_text(_G.slice_order))
-            ),
-            lookback_partitions=options.integer(_G.lookback),
-            skip_latest_partitions=options.integer(_G.skip_latest),
-            begin_partition=options.text(_G.begin),
-            end_partition=options.text(_G.end),
-            selected_partitions=_list(options.text(_G.selected)),
-            partition_regex=options.text(_G.regex) or None,
-            sort_columns=_list(options.text(_G.sort_columns)),
-            layout_kind=Layout.named(options.required_text(_G.layout)),
-            new_file_bytes=options.integer(NEW_FILE_BYTES),
-            incremental=options.flag(INCREMENTAL),
-            inline=options.flag(_G.inline),
-            schedule_inline=options.flag(_G.schedule_inline),
-            run_async=options.flag(_G.run_async),
-            max_inline_commits=options.integer(_G.inline_commits),
-            max_async_commits=options.integer(_G.async_commits),
-        )
 
     @property
     def layout(self) -> OutputLayout:
@@ -261,71 +313,23 @@ class ClusteringSettings:
     @property
     def params(self) -> dict[str, str]:
         """What a plan records of the settings that it was made with; sort columns are Java's own parameter."""
-        return _texts(
-            {
-                _G.strategy: self.strategy,
-                _G.filter_mode: self.partition_filter.value,
-                _G.small_file: self.small_file_bytes,
-                _G.group_bytes: self.max_group_bytes,
-                _G.groups: self.max_groups,
-                _G.single_group: self.single_group,
-                _G.regex: self.partition_regex,
-                _G.begin: self.begin_partition,
-                _G.end: self.end_partition,
-                _G.sort_columns: ",".join(self.sort_columns) or None,
-            }
-        )
+        sizes = ("small_file_bytes", "max_group_bytes", "max_groups", "single_group")
+        partitions = ("partition_regex", "begin_partition", "end_partition")
+        return self.texts("strategy", "partition_filter", *sizes, *partitions, "sort_columns")
 
     @property
     def scope(self) -> str:
         """The layout is in it: rows that were ordered otherwise are work again. Bounds of a plan are not."""
-        bounds = {_G.group_bytes, _G.groups}
-        filters: dict[str, object] = {
-            _G.strategy: _short_names(self.strategy),
-            _G.lookback: self.lookback_partitions,
-            _G.skip_latest: self.skip_latest_partitions,
-            _G.layout: self.layout_kind.value,
-            _G.target_file: self.target_file_bytes,
-        }
-        return _scope({**{name: value for name, value in self.params.items() if name not in bounds}, **filters})
+        bounds = {self.key("max_group_bytes"), self.key("max_groups")}
+        found = {name: text for name, text in self.params.items() if name not in bounds}
+        more = self.texts("lookback_partitions", "skip_latest_partitions", "layout_kind", "target_file_bytes")
+        return _scope({**found, **more, self.key("strategy"): _short_names(self.strategy)})
 
 
-def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in values.items()
-        if value is not None
-    }
-
-
-def _scope(values: Mapping[str, object]) -> str:
-    return ";".join(f"{name}={value}" for name, value in sorted(_texts(values).items()))
+def _scope(values: Mapping[str, str]) -> str:
+    return ";".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def _short_names(class_names: str) -> str:
     """Classes without their packages: both ways of naming one mean the same."""
-    return ",".join(name.rpartition(".")[2] for name in _list(class_names))
-
-
-def _list(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
-def _named(kind: type[E], option: str, name: str) -> E:
-    try:
-        return kind(name.strip().upper())
-    except ValueError:
-        known = ", ".join(str(member.value) for member in kind)
-        raise InvalidRequestError(f"{option}: {name!r} is not known. Use one of {known}.") from None
-
-
-def _check_regex(option: str, pattern: str | None) -> None:
-    try:
-        re.compile(pattern or "")
-    except re.error as error:
-        raise InvalidRequestError(f"{option}: {pattern!r} is no regular expression ({error}). Correct it.") from None
-
-
-def _at_least(option: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidRequestError(f"{option}: {value} is too small, the least is {least}. Raise it.")
+    return ",".join(name.rpartition(".")[2] for name in words(class_names))

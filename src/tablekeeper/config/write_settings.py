@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, SORT_MODE
-from tablekeeper.config.options import Options
+from tablekeeper.config.registry import Setting, Settings, field_of, setting
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
-__all__ = ["IndexKind", "LogBlockFormat", "SortMode", "WriteSettings"]
+__all__ = ["NEW_FILE_BYTES", "IndexKind", "LogBlockFormat", "SortMode", "WriteSettings"]
+
+NEW_FILE_BYTES = Setting("hoodie.parquet.max.file.size", 125_829_120, "Target size of a base file, in bytes.", least=1)
+
+_BUCKET_FIELDS = Setting(
+    "hoodie.bucket.index.hash.field", None, "Key fields that are hashed to the bucket; all key fields by default."
+)
+_BUCKET_ENGINE = Setting("hoodie.index.bucket.engine", "SIMPLE", "Bucket index engine; SIMPLE is the one supported.")
+_FALSE_POSITIVES = "hoodie.index.bloom.fpp"
+_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4", "uncompressed": "none"}
 
 
 class IndexKind(enum.Enum):
@@ -52,119 +63,128 @@ class LogBlockFormat(enum.Enum):
     AVRO = "avro"
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSettings:
-    """How rows become files."""
-
-    index: IndexKind
-    buckets: int
-    bucket_fields: tuple[str, ...]
-    max_file_bytes: int
-    small_file_bytes: int
-    row_group_bytes: int
-    compression: str
-    row_bytes_estimate: int
-    log_block: LogBlockFormat
-    combine_before_insert: bool
-    combine_before_upsert: bool
-    combine_before_delete: bool
-    writes_bloom: bool
-    bloom_false_positive_rate: float
-    bulk_insert_tasks: int
-    bulk_insert_sort: SortMode
-    gathers_scattered_rows: bool
-    max_partitions: int
-    task_memory_bytes: int
-
-    @classmethod
-    def from_options(cls, options: Options, *, key_fields: tuple[str, ...]) -> WriteSettings:
-        return cls(
-            index=_index(options),
-            buckets=_positive(options, BUCKET_COUNT),
-            bucket_fields=_bucket_fields(options, key_fields),
-            max_file_bytes=_positive(options, "hoodie.parquet.max.file.size"),
-            small_file_bytes=options.integer("hoodie.parquet.small.file.limit"),
-            row_group_bytes=_positive(options, "hoodie.parquet.block.size"),
-            compression=_compression(options),
-            row_bytes_estimate=_positive(options, "hoodie.copyonwrite.record.size.estimate"),
-            log_block=_log_block(options),
-            combine_before_insert=options.flag("hoodie.combine.before.insert"),
-            combine_before_upsert=options.flag("hoodie.combine.before.upsert"),
-            combine_before_delete=options.flag("hoodie.combine.before.delete"),
-            writes_bloom=options.flag("hoodie.bloom.index.write"),
-            bloom_false_positive_rate=_rate(options, "hoodie.index.bloom.fpp"),
-            bulk_insert_tasks=options.integer("hoodie.bulkinsert.shuffle.parallelism"),
-            bulk_insert_sort=_sort_mode(options),
-            gathers_scattered_rows=SORT_MODE not in options.given,
-            max_partitions=_positive(options, MAX_PARTITIONS),
-            task_memory_bytes=_positive(options, "tablekeeper.write.task.memory.bytes"),
-        )
-
-
-def _positive(options: Options, name: str) -> int:
-    value = options.integer(name)
-    if value <= 0:
-        raise InvalidRequestError(f"option {name}: {value} is not a positive number")
-    return value
-
-
-def _rate(options: Options, name: str) -> float:
-    value = options.number(name)
-    if not 0 < value < 1:
-        raise InvalidRequestError(f"option {name}: {value} is not a rate between 0 and 1")
-    return value
-
-
-def _index(options: Options) -> IndexKind:
-    named = options.required_text(INDEX_TYPE).upper()
-    if named in ("SIMPLE", "BLOOM"):
+def _index(text: str) -> IndexKind:
+    name = text.upper()
+    if name in ("SIMPLE", "BLOOM"):
         return IndexKind.SIMPLE
-    if named == "BUCKET":
-        engine = options.required_text("hoodie.index.bucket.engine").upper()
-        if engine != "SIMPLE":
-            raise UnsupportedFeatureError(f"bucket engine {engine}: use hoodie.index.bucket.engine=SIMPLE")
+    if name == "BUCKET":
         return IndexKind.BUCKET
     raise UnsupportedFeatureError(
-        f"index {named} is not supported: use hoodie.index.type=SIMPLE (keys unique in a partition) or BUCKET"
+        f"index {name} is not supported: use hoodie.index.type=SIMPLE (keys unique in a partition) or BUCKET"
     )
 
 
-def _bucket_fields(options: Options, key_fields: tuple[str, ...]) -> tuple[str, ...]:
-    text = options.text("hoodie.bucket.index.hash.field")
+def _codec(text: str) -> str:
+    codec = _CODECS.get(text.lower())
+    if codec is None:
+        raise ValueError(f"{text!r} is not one of {', '.join(_CODECS)}")
+    return codec
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings(Settings):
+    """How rows become files."""
+
+    index: IndexKind = setting(
+        INDEX_TYPE,
+        IndexKind.SIMPLE,
+        "How keys find their file group: SIMPLE (or BLOOM, looked up alike) or BUCKET.",
+        parse=_index,
+    )
+    buckets: int = setting(BUCKET_COUNT, 4, "Buckets in each partition, with the bucket index.", least=1)
+    bucket_fields: tuple[str, ...] = ()
+    max_file_bytes: int = field_of(NEW_FILE_BYTES)
+    small_file_bytes: int = setting(
+        "hoodie.parquet.small.file.limit",
+        104_857_600,
+        "Base files below this many bytes take new rows first; 0 turns it off.",
+    )
+    row_group_bytes: int = setting(
+        "hoodie.parquet.block.size",
+        67_108_864,
+        "Size of a Parquet row group, in bytes of uncompressed data.",
+        least=1,
+    )
+    compression: str = setting(
+        "hoodie.parquet.compression.codec",
+        "zstd",
+        "Compression of base files: zstd, snappy, gzip, lz4_raw or uncompressed.",
+        parse=_codec,
+    )
+    row_bytes_estimate: int = setting(
+        "hoodie.copyonwrite.record.size.estimate", 1024, "Bytes a row takes, until commits tell better.", least=1
+    )
+    log_block: LogBlockFormat = setting(
+        "hoodie.logfile.data.block.format",
+        LogBlockFormat.PARQUET,
+        "Data blocks of log files: parquet (fast) or avro.",
+    )
+    combine_before_insert: bool = setting(
+        "hoodie.combine.before.insert", False, "Drop duplicate keys from the input of an insert."
+    )
+    combine_before_upsert: bool = setting(
+        "hoodie.combine.before.upsert", True, "Drop duplicate keys from the input of an upsert."
+    )
+    combine_before_delete: bool = setting(
+        "hoodie.combine.before.delete", True, "Drop duplicate keys from the input of a delete."
+    )
+    writes_bloom: bool = setting(
+        "hoodie.bloom.index.write", True, "Write the bloom filter that Java's BLOOM index needs."
+    )
+    bloom_false_positive_rate: float = setting(
+        _FALSE_POSITIVES, 0.000001, "False positive rate of the bloom filter in base files."
+    )
+    bulk_insert_tasks: int = setting(
+        "hoodie.bulkinsert.shuffle.parallelism",
+        0,
+        "Number of tasks that write a bulk insert; 0 follows the input.",
+    )
+    bulk_insert_sort: SortMode = setting(
+        SORT_MODE,
+        SortMode.NONE,
+        "Order of a bulk insert: NONE as rows come (if not named, gathered where they make too many small files), "
+        "PARTITION_SORT by partition and key in each task, GLOBAL_SORT over "
+        "all rows, PARTITION_PATH_REPARTITION (or _AND_SORT) into as few files a partition as it needs.",
+    )
+    gathers_scattered_rows: bool = True
+    max_partitions: int = setting(MAX_PARTITIONS, 20_000, "Most partitions that one write may touch.", least=1)
+    task_memory_bytes: int = setting(
+        "tablekeeper.write.task.memory.bytes",
+        268_435_456,
+        "Rows buffered in a staging or bulk-insert task, in bytes.",
+        least=1,
+    )
+
+    besides: ClassVar[tuple[Setting, ...]] = (_BUCKET_FIELDS, _BUCKET_ENGINE)
+
+    def _check(self) -> None:
+        if not 0 < self.bloom_false_positive_rate < 1:
+            raise InvalidRequestError(
+                f"option {_FALSE_POSITIVES}: {self.bloom_false_positive_rate} is not a rate between 0 and 1"
+            )
+
+    @classmethod
+    def of_table(cls, options: Mapping[str, str], *, key_fields: tuple[str, ...]) -> Self:
+        """From options by name, for a table with these key fields."""
+        values = cls.read(options)
+        engine = _BUCKET_ENGINE.read(options).upper()
+        if values["index"] is IndexKind.BUCKET and engine != "SIMPLE":
+            raise UnsupportedFeatureError(f"bucket engine {engine}: use {_BUCKET_ENGINE.name}=SIMPLE")
+        return cls(
+            **values,
+            bucket_fields=_bucket_fields(_BUCKET_FIELDS.read(options), key_fields),
+            gathers_scattered_rows=SORT_MODE not in options,
+        )
+
+
+def _bucket_fields(text: str | None, key_fields: tuple[str, ...]) -> tuple[str, ...]:
     if not text:
         return key_fields
     fields = tuple(field.strip() for field in text.split(","))
     strange = [field for field in fields if field not in key_fields]
     if strange:
         raise InvalidRequestError(
-            f"hoodie.bucket.index.hash.field names {', '.join(strange)}, but a bucket is found by the key alone: "
+            f"{_BUCKET_FIELDS.name} names {', '.join(strange)}, but a bucket is found by the key alone: "
             f"name some of {', '.join(key_fields)}"
         )
     return fields
-
-
-def _sort_mode(options: Options) -> SortMode:
-    name = options.required_text(SORT_MODE).upper()
-    try:
-        return SortMode(name)
-    except ValueError:
-        known = ", ".join(mode.value for mode in SortMode)
-        raise InvalidRequestError(f"{SORT_MODE}: {name!r} is not one of {known}") from None
-
-
-_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4", "uncompressed": "none"}
-
-
-def _compression(options: Options) -> str:
-    name = options.required_text("hoodie.parquet.compression.codec").lower()
-    if name not in _CODECS:
-        raise InvalidRequestError(f"hoodie.parquet.compression.codec: {name!r} is not one of {', '.join(_CODECS)}")
-    return _CODECS[name]
-
-
-def _log_block(options: Options) -> LogBlockFormat:
-    name = options.required_text("hoodie.logfile.data.block.format").lower()
-    try:
-        return LogBlockFormat(name)
-    except ValueError:
-        raise InvalidRequestError(f"hoodie.logfile.data.block.format: {name!r} is not parquet or avro") from None

@@ -60,7 +60,7 @@ def plan_table(
     kind = table_type if table_type is not None else claimed_text(claims, Claim.TABLE_TYPE) or _TYPE
     stored = storable_schema(schema)
     refuse_unfit_columns(stored, **roles)
-    settings = WriteSettings.from_options(given, key_fields=tuple(roles["key"]))
+    settings = WriteSettings.of_table(given.given, key_fields=tuple(roles["key"]))
     properties = new_table_properties(
         name=named,
         table_type=checked_text("table_type", kind),

@@ -17,8 +17,8 @@ from typing import Any
 
 from tablekeeper.client import Handover, HandoverTable, ServiceClient, hand_over
 from tablekeeper.config.hosting_settings import HostingSettings
+from tablekeeper.config.keys import SERVICES_ENABLED
 from tablekeeper.config.options import Options
-from tablekeeper.config.service_options import SERVICES_ENABLED
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage

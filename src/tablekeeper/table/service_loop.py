@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from tablekeeper.config.keys import AUTOMATIC_ARCHIVE, AUTOMATIC_CLEAN
+from tablekeeper.config.keys import AUTOMATIC_ARCHIVE, AUTOMATIC_CLEAN, SERVICES_ENABLED
 from tablekeeper.config.options import Options
-from tablekeeper.config.service_options import SERVICES_ENABLED
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
 from tablekeeper.errors import InvalidRequestError, PlanHeldError, TablekeeperError
 from tablekeeper.model import ServiceKind
@@ -50,18 +49,18 @@ def find_due(environment: TableEnvironment, options: Options, kind: ServiceKind,
         case ServiceKind.COMPACTION:
             return compaction_due(
                 timeline,
-                CompactionSettings.from_options(options),
+                CompactionSettings.from_options(options.given),
                 completed=completed,
                 now_ms=environment.runtime.clock.now_ms(),
                 zone=environment.config.time_zone,
             )
         case ServiceKind.LOG_COMPACTION:
             compactions = load_completed_plans(environment, timeline, ServiceKind.COMPACTION)
-            settings = LogCompactionSettings.from_options(options)
+            settings = LogCompactionSettings.from_options(options.given)
             return log_compaction_due(timeline, settings, completed=completed, compactions=compactions)
         case ServiceKind.CLUSTERING:
             return clustering_due(
-                timeline, ClusteringSettings.from_options(options), completed=completed, is_async=is_async
+                timeline, ClusteringSettings.from_options(options.given), completed=completed, is_async=is_async
             )
 
 
@@ -80,10 +79,13 @@ def inline_services(options: Options) -> tuple[InlineService, ...]:
     """
     if not options.flag(SERVICES_ENABLED):
         return ()
-    compaction, clustering = CompactionSettings.from_options(options), ClusteringSettings.from_options(options)
+    compaction, clustering = (
+        CompactionSettings.from_options(options.given),
+        ClusteringSettings.from_options(options.given),
+    )
     asked = {
         "compaction": (compaction.inline, compaction.schedule_inline),
-        "log_compaction": (LogCompactionSettings.from_options(options).inline, False),
+        "log_compaction": (LogCompactionSettings.from_options(options.given).inline, False),
         "clustering": (clustering.inline, clustering.schedule_inline),
         "clean": (AUTOMATIC_CLEAN in options.given and options.flag(AUTOMATIC_CLEAN), False),
         "archive": (AUTOMATIC_ARCHIVE in options.given and options.flag(AUTOMATIC_ARCHIVE), False),

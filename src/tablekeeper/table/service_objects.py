@@ -59,17 +59,17 @@ class ServiceFactory:
     @property
     def is_incremental(self) -> bool:
         """Whether plans look only at what was touched since the last one, as far as their strategies can."""
-        return CompactionSettings.from_options(self.options).incremental
+        return CompactionSettings.from_options(self.options.given).incremental
 
     def make(self, kind: ServiceKind, clustering: ClusteringRequest | None = None) -> Service:
         match kind:
             case ServiceKind.COMPACTION:
                 self._refuse_without_logs()
-                compaction = CompactionSettings.from_options(self.options)
+                compaction = CompactionSettings.from_options(self.options.given)
                 return Compaction(self._narrowed(compaction_strategy(compaction, now_ms=self._now_ms)))
             case ServiceKind.LOG_COMPACTION:
                 self._refuse_without_logs()
-                settings = LogCompactionSettings.from_options(self.options)
+                settings = LogCompactionSettings.from_options(self.options.given)
                 return LogCompaction(self._narrowed(LogCompactionStrategy(settings)))
             case ServiceKind.CLUSTERING:
                 return self._clustering(clustering or ClusteringRequest())
@@ -82,7 +82,7 @@ class ServiceFactory:
             )
 
     def _clustering(self, request: ClusteringRequest) -> Service:
-        settings = request.applied_to(ClusteringSettings.from_options(self.options))
+        settings = request.applied_to(ClusteringSettings.from_options(self.options.given))
         return Clustering(
             self._narrowed(clustering_strategy(settings, now_ms=self._now_ms)),
             settings.layout,

@@ -19,9 +19,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tablekeeper.config.hosting_settings import HOSTING_OPTIONS
+from tablekeeper.config.hosting_settings import HostingSettings
 from tablekeeper.config.options import OPTIONS, Options
-from tablekeeper.config.service_options import CLUSTERING_KEYS, COMPACTION_KEYS
+from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.properties import decode_properties, encode_properties
@@ -41,10 +41,10 @@ _OLD_FILE = f"{_DIRECTORY}/writer.properties"
 _MARK = re.compile("[0-9a-f]{16}")
 _LOG = logging.getLogger(__name__)
 # Where a writer sends requests, with its token, is nothing that a table may say.
-_OF_THE_CALLER = frozenset(name for name, *_ in HOSTING_OPTIONS)
+_OF_THE_CALLER = frozenset(each.name for each in HostingSettings.all_settings())
 _STRATEGIES: dict[str, StrategyRegistry[Any]] = {
-    COMPACTION_KEYS.strategy: COMPACTION_STRATEGIES,
-    CLUSTERING_KEYS.strategy: CLUSTERING_STRATEGIES,
+    CompactionSettings.key("strategy"): COMPACTION_STRATEGIES,
+    ClusteringSettings.key("strategy"): CLUSTERING_STRATEGIES,
 }
 
 

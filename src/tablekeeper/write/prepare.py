@@ -41,7 +41,7 @@ def load_environment(storage: Storage, options: Options, *, runtime: Runtime) ->
     """What transactions on the table work with; refuses tables that are read-only here."""
     config = load_table_config(storage)
     _refuse_read_only(config)
-    settings = WriteSettings.from_options(options, key_fields=config.key_fields)
+    settings = WriteSettings.of_table(options.given, key_fields=config.key_fields)
     lock_settings = LockSettings.from_options(options.given)
     by_bucket = settings.index is IndexKind.BUCKET
     concurrency = ConcurrencySettings.from_options(options.given)
@@ -103,7 +103,7 @@ def prepare_write(
         key=key_spec(config),
         partition=partition_spec(config),
         rule=merge_rule(config),
-        settings=WriteSettings.from_options(options, key_fields=config.key_fields),
+        settings=WriteSettings.of_table(options.given, key_fields=config.key_fields),
         stats_columns=indexes.columns if policy.is_enabled else (),
         runtime=environment.runtime,
     )

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tablekeeper.config.service_options import CLUSTERING_KEYS
 from tablekeeper.config.service_settings import SCOPE_PARAM, ClusteringSettings, PartitionFilter, SliceOrder
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.model import FileGroupId, FileSlice, Work
@@ -164,7 +163,7 @@ class ClusteringStrategy:
 
 
 CLUSTERING_STRATEGIES: StrategyRegistry[ClusteringStrategy] = StrategyRegistry(
-    ClusteringStrategy, option=CLUSTERING_KEYS.strategy
+    ClusteringStrategy, option=ClusteringSettings.key("strategy")
 )
 """The strategies that are found by name."""
 
@@ -213,7 +212,7 @@ def clustering_strategy(settings: ClusteringSettings, *, now_ms: int) -> Cluster
     for part, why in _UNSUPPORTED.items():
         if part in short:
             raise UnsupportedFeatureError(
-                f"{CLUSTERING_KEYS.strategy}: {settings.strategy} is not supported, because {why}. Run it with Java "
+                f"{settings.key('strategy')}: {settings.strategy} is not supported, because {why}. Run it with Java "
                 f"Hudi, or use {_PACKAGE}SparkSizeBasedClusteringPlanStrategy."
             )
     if short in _RECENT_DAYS:
@@ -221,7 +220,9 @@ def clustering_strategy(settings: ClusteringSettings, *, now_ms: int) -> Cluster
     if short in _SELECTED:
         settings = replace(settings, partition_filter=PartitionFilter.SELECTED_PARTITIONS)
     if settings.partition_filter is PartitionFilter.RECENT_DAYS and settings.lookback_partitions < 0:
-        raise InvalidRequestError(f"{CLUSTERING_KEYS.lookback}: {settings.lookback_partitions} is negative. Raise it.")
+        raise InvalidRequestError(
+            f"{settings.key('lookback_partitions')}: {settings.lookback_partitions} is negative. Raise it."
+        )
     return CLUSTERING_STRATEGIES.find(settings.strategy)(settings, now_ms=now_ms)
 
 

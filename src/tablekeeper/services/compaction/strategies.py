@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tablekeeper.config.service_options import COMPACTION_KEYS
 from tablekeeper.config.service_settings import SCOPE_PARAM, CompactionSettings
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import FileGroupId, FileSlice, Work
@@ -120,7 +119,7 @@ class CompactionStrategy:
 
 
 COMPACTION_STRATEGIES: StrategyRegistry[CompactionStrategy] = StrategyRegistry(
-    CompactionStrategy, option=COMPACTION_KEYS.strategy
+    CompactionStrategy, option=CompactionSettings.key("strategy")
 )
 """The strategies that are found by name."""
 
@@ -240,7 +239,7 @@ class PartitionRegexBasedCompactionStrategy(CompactionStrategy):
     def __init__(self, settings: CompactionSettings, *, now_ms: int) -> None:
         super().__init__(settings, now_ms=now_ms)
         if not settings.partition_regex:
-            raise InvalidRequestError(f"{type(self).__name__} needs {COMPACTION_KEYS.regex}: give one.")
+            raise InvalidRequestError(f"{type(self).__name__} needs {settings.key('partition_regex')}: give one.")
         self._pattern = re.compile(settings.partition_regex)
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
@@ -284,7 +283,7 @@ def compaction_strategy(settings: CompactionSettings, *, now_ms: int) -> Compact
     """The strategy that the settings name, planning at this moment."""
     names = [name for name in settings.strategy.split(",") if name.strip()]
     if not names:
-        raise InvalidRequestError(f"{COMPACTION_KEYS.strategy}: {settings.strategy!r} names no strategy.")
+        raise InvalidRequestError(f"{settings.key('strategy')}: {settings.strategy!r} names no strategy.")
     strategies = [COMPACTION_STRATEGIES.find(name)(settings, now_ms=now_ms) for name in names]
     if len(strategies) == 1:
         return strategies[0]
