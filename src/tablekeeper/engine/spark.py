@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
+from tablekeeper.engine.balance import balanced_shares
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.engine.memory import FRUGAL_ENVIRONMENT, memory_left_bytes
 from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
@@ -303,15 +304,9 @@ def _partition_number() -> int:
 
 
 def _assign(tasks: Sequence[T], weights: Sequence[float], *, slots: int) -> list[list[tuple[int, T]]]:
-    """Spread numbered tasks over slots: the heaviest first, each to the slot that has least."""
-    shares: list[list[tuple[int, T]]] = [[] for _ in range(slots)]
-    loads = [0.0] * slots
-    weight_of = weights or [1.0] * len(tasks)
-    for number in sorted(range(len(tasks)), key=lambda n: -weight_of[n]):
-        slot = loads.index(min(loads))
-        shares[slot].append((number, tasks[number]))
-        loads[slot] += weight_of[number] + 1e-9
-    return shares
+    """Numbered tasks, spread over slots."""
+    shares = balanced_shares(weights or [1.0] * len(tasks), slots)
+    return [[(number, tasks[number]) for number in share] for share in shares]
 
 
 def _default_parallelism(spark: SparkSession) -> int:

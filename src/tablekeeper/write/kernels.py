@@ -1,14 +1,13 @@
-"""The kernels that write: one task makes one file of one file group.
+"""The kernels that write: a task makes one file for each file group of its bin.
 
-A task reads the staged rows that are its own, reduces them to one version a key, and then creates a base file,
-merges into the next version of one (row group by row group), or puts a log file on top.
+It reads the staged rows of the bin. Then, group by group, it reduces them to one version a key, and creates a base
+file, merges into the next version of one (row group by row group), or puts a log file on top.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,22 +15,23 @@ from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
 from tablekeeper.write.base_files import BaseFileWriter, holds_nan, is_known_free_of_nan
+from tablekeeper.write.bins import Bin
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import log_name, write_log_file
-from tablekeeper.write.plan import GroupWork, RowSource, WorkKind
+from tablekeeper.write.plan import GroupWork, WorkKind
 from tablekeeper.write.results import WrittenFile
+from tablekeeper.write.routing import load_rows_by_work
 from tablekeeper.write.rows import ordered_by_key, stamp_log_rows, stamp_rows, without_deleted
-from tablekeeper.write.staging import key_hashes, load_staged
 
-__all__ = ["GroupTask", "write_group"]
+__all__ = ["BinTask", "write_bin"]
 
 # Columns that the writer fills with the new file's own values.
 _REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTask:
-    """Write one file group.
+class BinTask:
+    """Do the work of a bin; its first file has this number among those of the write.
 
     `combines` drops duplicate keys from the rows; `deletes_keys` takes rows as keys to delete. A new base file also
     gets rows that are marked as deleted if it `keeps_deleted`, and has its rows in the order of their keys if
@@ -39,7 +39,7 @@ class GroupTask:
     """
 
     context: WriteContext
-    work: GroupWork
+    bin: Bin
     number: int
     combines: bool
     deletes_keys: bool = False
@@ -47,9 +47,28 @@ class GroupTask:
     orders_keys: bool = False
 
 
-def write_group(task: GroupTask) -> WrittenFile | None:
-    """Kernel: do the work of one file group; None if nothing was left to write."""
-    rows = _load_rows(task)
+@dataclass(frozen=True, slots=True)
+class _GroupTask:
+    """Write one file group."""
+
+    context: WriteContext
+    work: GroupWork
+    number: int
+    how: BinTask
+
+
+def write_bin(task: BinTask) -> list[WrittenFile]:
+    """Kernel: do the work of a bin. Work that has no rows leaves no file."""
+    rows = load_rows_by_work(task.context.store, task.bin.rows, [number for number, _ in task.bin.work])
+    files: list[WrittenFile | None] = []
+    for place, (number, work) in enumerate(task.bin.work):
+        mine = rows.pop(number, None)
+        if mine is not None:
+            files.append(_write_group(_GroupTask(task.context, work, task.number + place, task), mine))
+    return [file for file in files if file is not None]
+
+
+def _write_group(task: _GroupTask, rows: pa.Table) -> WrittenFile | None:
     match task.work.kind:
         case WorkKind.APPEND:
             return _append(task, rows)
@@ -59,33 +78,15 @@ def write_group(task: GroupTask) -> WrittenFile | None:
             return _create(task, rows)
 
 
-def _load_rows(task: GroupTask) -> pa.Table:
-    parts = [_load_source(task, source) for source in task.work.sources]
-    return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-
-
-def _load_source(task: GroupTask, source: RowSource) -> pa.Table:
-    rows = load_staged(task.context.store, source.staged)
-    if source.positions is not None:
-        positions = np.frombuffer(source.positions, dtype=np.int32)
-        # Positions are distinct and in order: as many as there are rows means all of them, which need no copy.
-        if len(positions) < rows.num_rows:
-            rows = rows.take(pa.array(positions))
-    if source.hashes is not None:
-        hashes = key_hashes(rows.column(KEY_COLUMN))
-        rows = rows.filter(pa.array((hashes >= source.hashes.start) & (hashes < source.hashes.end)))
-    return rows
-
-
-def _winners(task: GroupTask, rows: pa.Table) -> Winners:
+def _winners(task: _GroupTask, rows: pa.Table) -> Winners:
     """The newest version of each key, as rows of the file schema."""
-    if task.deletes_keys:
+    if task.how.deletes_keys:
         keys = rows.column(KEY_COLUMN).combine_chunks()
         return collapse([Deletes(keys)], task.context.rule, schema=task.context.file_schema)
     return collapse([rows], task.context.rule, schema=rows.schema)
 
 
-def _create(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
+def _create(task: _GroupTask, rows: pa.Table) -> WrittenFile | None:
     context, group = task.context, task.work.group
     fresh = _fresh_rows(task, rows)
     if fresh.num_rows == 0:
@@ -95,7 +96,7 @@ def _create(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
         return writer.close(inserts=fresh.num_rows, updates=0, deletes=0)
 
 
-def _rewrite(task: GroupTask, rows: pa.Table) -> WrittenFile:
+def _rewrite(task: _GroupTask, rows: pa.Table) -> WrittenFile:
     context, group = task.context, task.work.group
     file_slice = task.work.file_slice
     assert file_slice is not None
@@ -136,32 +137,32 @@ def _base_rows(base: pq.ParquetFile, number: int, path: str, columns: list[str],
     return conform(read_row_group(base, number, columns=columns, file=path), schema)
 
 
-def _append(task: GroupTask, rows: pa.Table) -> WrittenFile | None:
+def _append(task: _GroupTask, rows: pa.Table) -> WrittenFile | None:
     context, group, file_slice = task.context, task.work.group, task.work.file_slice
     name = log_name(context, group, task=task.number)
-    if task.deletes_keys:
+    if task.how.deletes_keys:
         keys = rows.column(KEY_COLUMN).combine_chunks()
-        keys = keys.unique() if task.combines else keys
+        keys = keys.unique() if task.how.combines else keys
         return write_log_file(context, group, file_slice=file_slice, name=name, rows=None, deletes=keys)
-    latest = collapse([rows], context.rule, schema=rows.schema).rows_with_deletes() if task.combines else rows
+    latest = collapse([rows], context.rule, schema=rows.schema).rows_with_deletes() if task.how.combines else rows
     if latest.num_rows == 0:
         return None
     stamped = stamp_log_rows(context, latest, group=group, task=task.number)
     return write_log_file(context, group, file_slice=file_slice, name=name, rows=stamped, deletes=None)
 
 
-def _fresh_rows(task: GroupTask, rows: pa.Table) -> pa.Table:
+def _fresh_rows(task: _GroupTask, rows: pa.Table) -> pa.Table:
     """The rows to add where no older version matters: live ones as a rule, and one for each key if wanted."""
-    if task.combines:
+    if task.how.combines:
         winners = _winners(task, rows)
-        fresh = winners.rows_with_deletes() if task.keeps_deleted else winners.unseen()
+        fresh = winners.rows_with_deletes() if task.how.keeps_deleted else winners.unseen()
     else:
-        fresh = rows if task.keeps_deleted else without_deleted(rows)
-    return ordered_by_key(fresh) if task.orders_keys else fresh
+        fresh = rows if task.how.keeps_deleted else without_deleted(rows)
+    return ordered_by_key(fresh) if task.how.orders_keys else fresh
 
 
-def _stamped_winners(task: GroupTask, rows: pa.Table) -> Winners:
-    if task.deletes_keys:
+def _stamped_winners(task: _GroupTask, rows: pa.Table) -> Winners:
+    if task.how.deletes_keys:
         return _winners(task, rows)
     stamped = stamp_rows(task.context, rows, task=task.number, first_row=0)
     return collapse([stamped], task.context.rule, schema=stamped.schema)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tablekeeper.config.write_settings import IndexKind, SortMode
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
@@ -33,22 +34,23 @@ from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_i
 from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write, metadata_rollback
+from tablekeeper.write.gathering import gather_bins
 from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
-from tablekeeper.write.kernels import GroupTask, write_group
+from tablekeeper.write.kernels import BinTask, write_bin
 from tablekeeper.write.plan import (
-    GroupWork,
     NewBuckets,
     OwnBuckets,
-    PartitionRows,
+    PlannedRows,
     SharedBuckets,
     WorkKind,
+    partition_rows,
     plan_buckets,
     plan_partition,
 )
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema_news import KnownSchema, refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
-from tablekeeper.write.tagging import Tagged, TagTask, find_keys, overtaken_logs
+from tablekeeper.write.tagging import SliceKeys, Tagged, TagTask, find_keys, overtaken_logs, plan_look_up
 from tablekeeper.write.unseen import UnseenKeys, UnseenRows
 
 __all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
@@ -57,6 +59,7 @@ __all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write
 _LOG = logging.getLogger(__name__)
 # Numbers of tasks mark rows and files: those of one write that has two kinds of tasks must not meet.
 _GATHERING = 1 << 20
+_TASKS_A_CORE = 2
 
 
 @dataclass(frozen=True)
@@ -213,12 +216,12 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
         if snapshot is not None:
             refuse_wrong_index(context, snapshot.latest)
-        work = _plan(request, write, by_partition, snapshot)
+        planned = _plan(request, write, by_partition, snapshot)
         partitions = sorted(by_partition)
         replaced = _replaced_slices(request, write, partitions)
-        touched = [each.group for each in work] + [each.group for each in replaced or ()]
+        touched = [each.group for rows in planned for each in rows.work] + [each.group for each in replaced or ()]
         announce_write(request.environment, write, touched)
-        files = _write_groups(request, write, context, work)
+        files = _write_groups(request, write, context, planned)
         unseen = _unseen_by_overwrite(request, partitions)
         if request.tags_keys and snapshot is not None:
             unseen = _unseen_keys(request, write, context, by_partition, snapshot)
@@ -233,32 +236,35 @@ def _by_partition(staged: Sequence[StagedBatch]) -> dict[str, list[StagedBatch]]
 
 
 def _write_groups(
-    request: WriteRequest, write: OpenWrite, context: WriteContext, work: Sequence[GroupWork], *, first: int = 0
+    request: WriteRequest, write: OpenWrite, context: WriteContext, planned: Sequence[PlannedRows], *, first: int = 0
 ) -> list[WrittenFile]:
     """Run the work of all file groups, unless somebody who began earlier is seen at work on one of them.
 
-    Tasks are numbered from `first` on.
+    Files are numbered from `first` on.
     """
+    work = [each for rows in planned for each in rows.work]
+    groups = [PlannedGroup(each.group, each.kind is WorkKind.APPEND, each.file_slice is None) for each in work]
+    early = EarlyConflicts(request.environment, write, groups)
+    early.announce()
+    bins = gather_bins(request.engine, context, planned)
     deletes = request.operation is Operation.DELETE
     orders_keys = request.is_bulk and context.settings.bulk_insert_sort.orders_keys
+    numbers = accumulate((len(each.work) for each in bins), initial=first)
     tasks = [
-        GroupTask(context, each, number, request.combines, deletes, request.is_bulk, orders_keys)
-        for number, each in enumerate(work, start=first)
+        BinTask(context, each, number, request.combines, deletes, request.is_bulk, orders_keys)
+        for each, number in zip(bins, numbers, strict=False)
     ]
-    planned = [PlannedGroup(each.group, each.kind is WorkKind.APPEND, each.file_slice is None) for each in work]
-    early = EarlyConflicts(request.environment, write, planned)
-    early.announce()
     files: list[WrittenFile] = []
     for wave in early.waves(len(tasks), width=request.engine.parallelism):
         # Whoever slept for long must not begin to write files that nobody will look for any more.
         write.heartbeat.check()
         written = request.engine.run(
-            write_group,
+            write_bin,
             [tasks[number] for number in wave],
             label=request.operation.value.lower(),
-            weights=[_weight(work[number]) for number in wave],
+            weights=[bins[number].weight for number in wave],
         )
-        files += [file for file in written if file is not None]
+        files += [file for files_of_bin in written for file in files_of_bin]
     return files
 
 
@@ -365,7 +371,7 @@ def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence
 
 def _plan(
     request: WriteRequest, write: OpenWrite, by_partition: dict[str, list[StagedBatch]], snapshot: Snapshot | None
-) -> list[GroupWork]:
+) -> list[PlannedRows]:
     only_updates = request.operation is Operation.DELETE and not _may_share_with_earlier(request, write)
     busy = load_planned_groups(request.environment, write.at_start)
     new_buckets = _new_buckets(request, write)
@@ -374,16 +380,16 @@ def _plan(
     fills = request.has_buckets or not request.is_bulk
     for file_slice in snapshot.latest if snapshot is not None and fills else ():
         slices[file_slice.group.partition].append(file_slice)
-    tagged = _tag(request, write, by_partition, slices)
-    work: list[GroupWork] = []
+    tagged = _look_up(request, write, by_partition, slices) if request.tags_keys else {}
+    planned: list[PlannedRows] = []
     for partition, staged in sorted(by_partition.items()):
-        rows = PartitionRows(partition, tuple(staged), tuple(slices[partition]), tuple(tagged[partition]), busy)
+        rows = partition_rows(partition, staged, slices[partition], tagged.get(partition, ()), busy=busy)
         if request.has_buckets:
-            work += plan_buckets(rows, is_mor=request.is_mor, only_updates=only_updates, new_buckets=new_buckets)
+            planned += plan_buckets(rows, is_mor=request.is_mor, only_updates=only_updates, new_buckets=new_buckets)
         else:
             settings, ids = request.context.settings, request.runtime.ids
-            work += plan_partition(rows, settings, is_mor=request.is_mor, only_updates=only_updates, ids=ids)
-    return work
+            planned.append(plan_partition(rows, settings, is_mor=request.is_mor, only_updates=only_updates, ids=ids))
+    return planned
 
 
 def _may_share_with_earlier(request: WriteRequest, write: OpenWrite) -> bool:
@@ -409,31 +415,30 @@ def _new_buckets(request: WriteRequest, write: OpenWrite) -> NewBuckets:
     return SharedBuckets(frozenset(hidden), kind)
 
 
-def _tag(
+def _look_up(
     request: WriteRequest,
     write: OpenWrite,
     by_partition: dict[str, list[StagedBatch]],
     slices: dict[str, list[FileSlice]],
 ) -> dict[str, list[Tagged]]:
-    """Which staged rows each file group holds; an insert does not ask, a bucket knows."""
+    """By partition, which staged rows its slices hold."""
+    ends = _base_ends(request, write, [each for found in slices.values() for each in found if each.logs])
+    size = sum(each.size for found in slices.values() for each in found) or 1
+    tasks: list[tuple[str, TagTask]] = []
+    for partition, staged in sorted(by_partition.items()):
+        keys = [
+            SliceKeys(number, each, overtaken_logs(each, ends.get(each.group)))
+            for number, each in enumerate(slices[partition])
+        ]
+        share = sum(each.size for each in slices[partition]) / size
+        count = round(_TASKS_A_CORE * request.engine.parallelism * share)
+        planned = plan_look_up(request.context, keys, list(enumerate(staged)), tasks=count)
+        tasks += [(partition, task) for task in planned]
+    weights = [task.weight for _, task in tasks]
+    found = request.engine.run(find_keys, [task for _, task in tasks], label="look up keys", weights=weights)
     tagged: dict[str, list[Tagged]] = defaultdict(list)
-    if not request.tags_keys:
-        return tagged
-    found = [each for partition in sorted(by_partition) for each in slices.get(partition, ())]
-    ends = _base_ends(request, write, [each for each in found if each.logs])
-    tasks = [
-        TagTask(
-            request.context.store,
-            each,
-            tuple(by_partition[each.group.partition]),
-            request.context.key,
-            overtaken_logs(each, ends.get(each.group)),
-        )
-        for each in found
-    ]
-    weights = [float(task.file_slice.size) for task in tasks]
-    for result in request.engine.run(find_keys, tasks, label="look up keys", weights=weights):
-        tagged[result.group.partition].append(result)
+    for (partition, _), each in zip(tasks, found, strict=True):
+        tagged[partition].append(each)
     return tagged
 
 
@@ -463,13 +468,6 @@ def _unseen_keys(
     ends = {base.group: write.at_start.completion_of(base.instant) for base in bases}
     known = {group: end for group, end in ends.items() if end is not None}
     return UnseenKeys(request.engine, context, by_partition, known)
-
-
-def _weight(work: GroupWork) -> float:
-    """Bytes that the work reads; a log file goes on top of a slice without reading it."""
-    staged = sum(batch.bytes for source in work.sources for batch in source.staged)
-    reads_base = work.kind is WorkKind.MERGE and work.file_slice is not None
-    return float(staged + (work.file_slice.size if reads_base and work.file_slice is not None else 0))
 
 
 def _nothing_to_write(request: WriteRequest) -> EmptyWriteError:

@@ -1,8 +1,9 @@
-"""From tagged rows to the work of each file group. Pure: same input, same plan.
+"""From counts of tagged rows to the work of each file group. Pure: same input, same plan.
 
 Rows with a known key go to the group that has it. New rows first fill base files that are smaller than they
 should be, then make new file groups of the target size. Where several groups take new rows of one partition,
-each takes a range of key hashes, so that two rows with one key end up in the same group.
+each takes a range of key hashes, so that two rows with one key end up in the same group. Which row that is, the tasks
+find out (`write/routing.py`); here only their numbers count.
 """
 
 from __future__ import annotations
@@ -10,27 +11,27 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.model import FileGroupId, FileSlice
 from tablekeeper.runtime import Ids
+from tablekeeper.write.routing import Routes
 from tablekeeper.write.staging import HASH_SPACE, StagedBatch
-from tablekeeper.write.tagging import Tagged
+from tablekeeper.write.tagging import LookedUp, Tagged
+from tablekeeper.write.tags import Tags
 
 __all__ = [
     "GroupWork",
-    "HashRange",
     "NewBuckets",
     "OwnBuckets",
     "PartitionRows",
-    "RowSource",
+    "PlannedRows",
     "SharedBuckets",
     "WorkKind",
+    "partition_rows",
     "plan_buckets",
     "plan_partition",
 ]
@@ -55,33 +56,32 @@ class WorkKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class HashRange:
-    """Key hashes from `start` up to, not including, `end`."""
-
-    start: int
-    end: int
-
-    def meets(self, batch: StagedBatch) -> bool:
-        return batch.hash_from < self.end and self.start < batch.hash_to
-
-
-@dataclass(frozen=True, slots=True)
-class RowSource:
-    """Rows of staged batches: those at `positions` (int32 bytes, all if None) whose hash is in `hashes` (if given)."""
-
-    staged: tuple[StagedBatch, ...]
-    positions: bytes | None = None
-    hashes: HashRange | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GroupWork:
-    """The work of one file group. `sources` may hold updates and new rows alike."""
+    """The work of one file group, which takes about so many rows, updates and new ones alike.
+
+    Where it `holds_known_keys` some were found in it, whatever their hashes are.
+    """
 
     kind: WorkKind
     group: FileGroupId
     file_slice: FileSlice | None
-    sources: tuple[RowSource, ...]
+    rows: int
+    holds_known_keys: bool = False
+
+    @property
+    def base_bytes(self) -> int:
+        """What is read of the base file; a log file goes on top of a slice without reading it."""
+        rewrites = self.kind in (WorkKind.MERGE, WorkKind.EXTEND) and self.file_slice is not None
+        return self.file_slice.size if rewrites and self.file_slice is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """Staged rows, and the work that they are for. Without routes they are all for the one piece of work."""
+
+    staged: tuple[StagedBatch, ...]
+    work: tuple[GroupWork, ...]
+    routes: Routes | None = None
 
 
 class NewBuckets(Protocol):
@@ -128,16 +128,21 @@ class SharedBuckets:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
-    """Everything known about one partition of a write: its staged rows, its slices, and which rows they hold.
+    """Everything known about one partition of a write: its staged rows, its slices, and how many rows these hold.
 
-    A slice whose keys were looked up has an entry in `tagged`, whether or not any were found. Groups that are
-    `busy` are about to be rewritten by a pending table service and take no new rows.
+    Slices whose keys were looked up have an entry in `looked_up`, by their place among `slices`, whether or not any
+    were found. `known_rows` of the staged ones have a key that was found; fewer if `counts_twice`, where slices that
+    several tasks looked into may share keys. Groups that are `busy` are about to be rewritten by a pending table
+    service and take no new rows.
     """
 
     partition: str
     staged: tuple[StagedBatch, ...]
     slices: tuple[FileSlice, ...]
-    tagged: tuple[Tagged, ...]
+    looked_up: tuple[LookedUp, ...] = ()
+    tags: tuple[Tags, ...] = ()
+    known_rows: int = 0
+    counts_twice: bool = False
     busy: frozenset[FileGroupId] = frozenset()
 
     @property
@@ -145,66 +150,99 @@ class PartitionRows:
         return sum(batch.rows for batch in self.staged)
 
 
+def partition_rows(
+    partition: str,
+    staged: Sequence[StagedBatch],
+    slices: Sequence[FileSlice],
+    tagged: Sequence[Tagged],
+    *,
+    busy: frozenset[FileGroupId],
+) -> PartitionRows:
+    """What the look-ups found in a partition, put together."""
+    return PartitionRows(
+        partition,
+        tuple(staged),
+        tuple(slices),
+        looked_up=tuple(found for each in tagged for found in each.slices),
+        tags=tuple(each.tags for each in tagged),
+        known_rows=sum(each.rows for each in tagged),
+        counts_twice=sum(len(each.tags.batches) for each in tagged) > len(staged),
+        busy=busy,
+    )
+
+
 def plan_partition(
     rows: PartitionRows, settings: WriteSettings, *, is_mor: bool, only_updates: bool, ids: Ids
-) -> list[GroupWork]:
+) -> PlannedRows:
     """Work for one partition with the simple index. `only_updates` (deletes) leaves out rows with unknown keys."""
-    sources: dict[FileGroupId, list[RowSource]] = {}
-    fresh = np.ones(rows.row_count, dtype=bool)
-    for tagged in rows.tagged:
-        if len(tagged.found):
-            fresh[tagged.found] = False
-            sources.setdefault(tagged.group, []).append(RowSource(rows.staged, tagged.positions))
-    new_work: list[GroupWork] = []
-    count = int(fresh.sum())
-    if count and not only_updates:
-        targets = _insert_targets(rows, settings, count, is_mor=is_mor)
-        for target, source in zip(targets, _split(rows, fresh, targets), strict=True):
-            if target.file_slice is not None:
-                sources.setdefault(target.file_slice.group, []).append(source)
-            else:
-                group = FileGroupId(rows.partition, f"{ids.uuid()}-0")
-                new_work.append(GroupWork(WorkKind.CREATE, group, None, (source,)))
-        merged = {t.file_slice.group for t in targets if t.file_slice is not None}
-    else:
-        merged = set()
-    by_group = {s.group: s for s in rows.slices}
-    looked_up = {t.group for t in rows.tagged}
-    work = []
-    for group, parts in sources.items():
+    found: dict[int, int] = {}
+    for each in rows.looked_up:
+        found[each.number] = found.get(each.number, 0) + each.found
+    fresh = rows.row_count - rows.known_rows
+    targets: list[_Target] = []
+    if fresh > 0 and not only_updates:
+        targets = _insert_targets(rows, settings, fresh, is_mor=is_mor)
+    elif rows.counts_twice and not only_updates:
+        # Some row may be new all the same. A group that gets none is not made.
+        targets = [_Target(None, 1)]
+    filled = {target.place: target.rows for target in targets if target.place is not None}
+    work: list[GroupWork] = []
+    number_of: dict[int, int] = {}
+    for place, file_slice in enumerate(rows.slices):
+        takes = found.get(place, 0) + filled.get(place, 0)
+        if not takes:
+            continue
         # A small base file that takes new rows is rewritten, and its updates go with it, also in a MOR table.
-        kind = WorkKind.MERGE if group in looked_up else WorkKind.EXTEND
-        if is_mor and group not in merged:
+        kind = WorkKind.MERGE if place in found else WorkKind.EXTEND
+        if is_mor and place not in filled:
             kind = WorkKind.APPEND
-        work.append(GroupWork(kind, group, by_group[group], tuple(parts)))
-    return work + new_work
+        number_of[place] = len(work)
+        work.append(GroupWork(kind, file_slice.group, file_slice, takes, holds_known_keys=found.get(place, 0) > 0))
+    takers: list[int] = []
+    for target in targets:
+        if target.place is None:
+            takers.append(len(work))
+            work.append(GroupWork(WorkKind.CREATE, FileGroupId(rows.partition, f"{ids.uuid()}-0"), None, target.rows))
+        else:
+            takers.append(number_of[target.place])
+    ends = np.cumsum([target.rows for target in targets])
+    routes = Routes(
+        tags=rows.tags,
+        of_slices=tuple(number_of.get(place, -1) for place in range(len(rows.slices))),
+        fresh=tuple(takers),
+        ends=tuple(int(end * HASH_SPACE // ends[-1]) for end in ends),
+    )
+    return PlannedRows(rows.staged, tuple(work), routes)
 
 
-def plan_buckets(rows: PartitionRows, *, is_mor: bool, only_updates: bool, new_buckets: NewBuckets) -> list[GroupWork]:
+def plan_buckets(
+    rows: PartitionRows, *, is_mor: bool, only_updates: bool, new_buckets: NewBuckets
+) -> list[PlannedRows]:
     """Work for one partition with the bucket index: a bucket is the file group whose id begins with its number."""
     groups = {s.group.file_id[:8]: s for s in rows.slices}
     by_bucket: dict[int, list[StagedBatch]] = {}
     for batch in rows.staged:
         by_bucket.setdefault(batch.bucket, []).append(batch)
-    work = []
+    planned = []
     for bucket, staged in sorted(by_bucket.items()):
-        source = RowSource(tuple(staged))
         prefix = f"{bucket:08d}"
         existing = groups.get(prefix)
         if existing is not None:
-            kind = WorkKind.APPEND if is_mor else WorkKind.MERGE
-            work.append(GroupWork(kind, existing.group, existing, (source,)))
+            kind, group = WorkKind.APPEND if is_mor else WorkKind.MERGE, existing.group
         elif not only_updates:
-            group = FileGroupId(rows.partition, new_buckets.file_id(rows.partition, prefix))
-            work.append(GroupWork(new_buckets.kind, group, None, (source,)))
-    return work
+            kind, group = new_buckets.kind, FileGroupId(rows.partition, new_buckets.file_id(rows.partition, prefix))
+        else:
+            continue
+        work = GroupWork(kind, group, existing, sum(batch.rows for batch in staged))
+        planned.append(PlannedRows(tuple(staged), (work,)))
+    return planned
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A file group that takes `rows` new rows; a new one if it has no slice."""
+    """What takes about `rows` new rows: the file group of the slice at this place, or a new one if there is none."""
 
-    file_slice: FileSlice | None
+    place: int | None
     rows: int
 
 
@@ -212,19 +250,19 @@ def _insert_targets(rows: PartitionRows, settings: WriteSettings, count: int, *,
     row_bytes = _row_bytes(rows, settings)
     targets: list[_Target] = []
     small = [
-        s
-        for s in rows.slices
+        (s.base.size, s.group.file_id, place)
+        for place, s in enumerate(rows.slices)
         if s.base is not None
         and s.base.size < settings.small_file_bytes
         and not (is_mor and s.logs)
         and s.group not in rows.busy
     ]
-    for file_slice in sorted(small, key=lambda s: (s.size, s.group.file_id)):
+    for size, _, place in sorted(small):
         if count <= 0:
             break
-        room = int((settings.max_file_bytes - file_slice.size) // row_bytes)
+        room = int((settings.max_file_bytes - size) // row_bytes)
         if room > 0:
-            targets.append(_Target(file_slice, min(room, count)))
+            targets.append(_Target(place, min(room, count)))
             count -= targets[-1].rows
     if count > 0:
         files = max(1, -(-int(count * row_bytes) // settings.max_file_bytes))
@@ -237,30 +275,10 @@ def _row_bytes(rows: PartitionRows, settings: WriteSettings) -> float:
 
     Footers and bloom filters make up most of a tiny file, which therefore says little about rows.
     """
-    known = {t.group: t.base_rows for t in rows.tagged if t.base_rows}
-    size = sum(s.base.size for s in rows.slices if s.base is not None and s.group in known)
+    known = {each.number: each.base_rows for each in rows.looked_up if each.base_rows}
+    bases = [(place, s.base) for place, s in enumerate(rows.slices)]
+    size = sum(base.size for place, base in bases if base is not None and place in known)
     if known and size >= min(_TELLING_BYTES, settings.max_file_bytes // 2):
         return max(1.0, size / sum(known.values()))
     staged = sum(batch.bytes for batch in rows.staged) / max(1, rows.row_count)
     return max(1.0, min(float(settings.row_bytes_estimate), staged * _COMPRESSION_GUESS))
-
-
-def _split(rows: PartitionRows, fresh: npt.NDArray[np.bool_], targets: Sequence[_Target]) -> list[RowSource]:
-    """The new rows of each target: all, or those in its range of key hashes."""
-    if len(targets) == 1:
-        everything = bool(fresh.all())
-        positions = None if everything else np.flatnonzero(fresh).astype(np.int32).tobytes()
-        return [RowSource(rows.staged, positions)]
-    ends = np.cumsum([t.rows for t in targets])
-    cuts = [0, *(int(end * HASH_SPACE // ends[-1]) for end in ends)]
-    first_row = np.cumsum([0, *(batch.rows for batch in rows.staged)])
-    sources = []
-    for start, end in pairwise(cuts):
-        hashes = HashRange(start, end)
-        # One batch at least, so that the source has a schema even where no row falls into the range.
-        chosen = [i for i, batch in enumerate(rows.staged) if hashes.meets(batch)] or [0]
-        masks = [fresh[first_row[i] : first_row[i + 1]] for i in chosen]
-        mine = np.flatnonzero(np.concatenate(masks))
-        staged = tuple(rows.staged[i] for i in chosen)
-        sources.append(RowSource(staged, mine.astype(np.int32).tobytes(), hashes))
-    return sources

@@ -33,12 +33,15 @@ __all__ = [
     "HASH_SPACE",
     "NO_BUCKET",
     "StagedBatch",
+    "each_staged",
     "key_hashes",
     "load_staged",
     "refuse_too_many_partitions",
     "stage_keyed_rows",
     "stage_keys",
     "stage_rows",
+    "staging_file",
+    "staging_format",
 ]
 
 NO_BUCKET = -1
@@ -90,18 +93,38 @@ def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatc
 
 
 def load_staged(store: StorageHandle, staged: Sequence[StagedBatch], *, keys_only: bool = False) -> pa.Table:
-    """The staged rows in the order of `staged`."""
-    wanted: dict[str, list[int]] = defaultdict(list)
-    for position, batch in enumerate(staged):
-        wanted[batch.file].append(position)
-    found: dict[int, pa.RecordBatch] = {}
-    for file, positions in wanted.items():
+    """The staged rows in the order of `staged`, one chunk a batch."""
+    found = dict(each_staged(store, list(enumerate(staged)), keys_only=keys_only))
+    return pa.Table.from_batches([found[place] for place in range(len(staged))])
+
+
+def each_staged(
+    store: StorageHandle, staged: Sequence[tuple[int, StagedBatch]], *, keys_only: bool = False
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Staged batches with the number that each was given, one file after the other."""
+    by_file: dict[str, list[tuple[int, StagedBatch]]] = defaultdict(list)
+    for number, batch in staged:
+        by_file[batch.file].append((number, batch))
+    for file, batches in by_file.items():
         with store.storage.open_input(file) as stream:
             reader = pa.ipc.open_file(stream)
-            for position in positions:
-                batch = reader.get_batch(staged[position].number)
-                found[position] = batch.select([KEY_COLUMN]) if keys_only else batch
-    return pa.Table.from_batches([found[position] for position in range(len(staged))])
+            if keys_only:
+                # Of the others not a byte is read.
+                wanted = pa.ipc.IpcReadOptions(included_fields=[reader.schema.get_field_index(KEY_COLUMN)])
+                reader = pa.ipc.open_file(stream, options=wanted)
+            for number, batch in batches:
+                yield number, reader.get_batch(batch.number)
+
+
+def staging_file(context: WriteContext, name: str) -> str:
+    """A path beside the other staged rows of the write, new for each run of a task."""
+    return join_path(context.staging, f"{name}-{context.runtime.ids.number(1 << 62)}.arrow")
+
+
+def staging_format(context: WriteContext) -> pa.ipc.IpcWriteOptions:
+    """Bytes on the way to another machine are worth packing."""
+    is_local = context.store.storage.spec.uri.startswith(("file:", "memory:"))
+    return pa.ipc.IpcWriteOptions(compression=None if is_local else "lz4")
 
 
 def key_hashes(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
@@ -117,7 +140,7 @@ class _Stager:
 
     def __init__(self, context: WriteContext, part: int) -> None:
         self._context = context.within_memory()
-        self._file = join_path(context.staging, f"{part}-{context.runtime.ids.number(1 << 62)}.arrow")
+        self._file = staging_file(context, str(part))
         self._partitions = PartitionNumbers()
         self._rows: list[pa.Table] = []
         self._groups: list[npt.NDArray[np.int64]] = []
@@ -131,7 +154,7 @@ class _Stager:
             return []
         with (
             self._context.store.storage.open_output(self._file) as sink,
-            pa.ipc.new_file(sink, first[0].schema, options=self._write_options()) as writer,
+            pa.ipc.new_file(sink, first[0].schema, options=staging_format(self._context)) as writer,
         ):
             self._writer = writer
             self._add(*first)
@@ -139,10 +162,6 @@ class _Stager:
                 self._add(rows, paths)
             self._flush()
         return self._staged
-
-    def _write_options(self) -> pa.ipc.IpcWriteOptions:
-        is_local = self._context.store.storage.spec.uri.startswith(("file:", "memory:"))
-        return pa.ipc.IpcWriteOptions(compression=None if is_local else "lz4")
 
     def _add(self, rows: pa.Table, paths: pa.DictionaryArray) -> None:
         numbers = self._partitions.of(paths)

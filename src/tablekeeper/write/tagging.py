@@ -1,12 +1,15 @@
-"""Tagging: which staged rows have a key that a file group already holds.
+"""Tagging: which staged rows have a key that a file slice already holds.
 
-One task a file group. Only the key column of the base file is read, row group by row group, and groups whose
+A task looks staged keys up in many slices at once: it knows the distinct staged keys, and passes the stored ones by
+them, many slices in a go. What is compared is thus each stored key once and each staged key once a task, however many
+slices there are. Only the key column of a base file is read, row group by row group, and groups whose
 range of keys cannot meet the staged ones are skipped. Keys of log files are in the base file too, but for two cases: a
 slice without base file, and logs whose writers looked their keys up before the base file was there (`overtaken_logs`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,57 +17,113 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tablekeeper.engine.balance import balanced_shares
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.model import CompletionTime, FileGroupId, FileSlice, LogFile, RequestedTime
+from tablekeeper.model import BaseFile, CompletionTime, FileSlice, LogFile, RequestedTime
 from tablekeeper.read.log_changes import BlockVisibility, load_log_keys
 from tablekeeper.read.slice_rows import open_base_file, read_row_group
-from tablekeeper.record.keys import KeySpec
+from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN
-from tablekeeper.storage.handle import StorageHandle
-from tablekeeper.write.staging import StagedBatch, load_staged
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.staging import StagedBatch, load_staged, staging_file
+from tablekeeper.write.tags import TagPage, Tags, save_tags
 
-__all__ = ["TagTask", "Tagged", "find_keys", "overtaken_logs"]
+__all__ = ["LookedUp", "SliceKeys", "TagTask", "Tagged", "find_keys", "overtaken_logs", "plan_look_up"]
+
+# Staged keys that one task knows at a time, and stored ones that it passes by them in one go.
+_KEYS_A_TASK = 4_000_000
+_KEYS_A_GO = 1 << 18
+_SHORT_STRINGS_BYTES = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class TagTask:
-    """Look the keys of `staged` up in one slice: in its base file, and in these logs."""
+class SliceKeys:
+    """Look keys up in one slice: in its base file, and in these logs. `number` is that of the slice in the write."""
 
-    store: StorageHandle
+    number: int
     file_slice: FileSlice
-    staged: tuple[StagedBatch, ...]
-    key: KeySpec
     logs: tuple[LogFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
-    """Positions (int32, in the order of the task's staged rows) of the rows whose key the group holds."""
+class TagTask:
+    """Look the keys of staged batches, each with its number in the write, up in these slices."""
 
-    group: FileGroupId
-    positions: bytes
-    base_rows: int
+    context: WriteContext
+    slices: tuple[SliceKeys, ...]
+    staged: tuple[tuple[int, StagedBatch], ...]
 
     @property
-    def found(self) -> npt.NDArray[np.int32]:
-        return np.frombuffer(self.positions, dtype=np.int32)
+    def weight(self) -> float:
+        """Bytes of the slices."""
+        return float(sum(each.file_slice.size for each in self.slices))
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """What was found in one slice: as many staged rows have a key of it. It has about `base_rows` rows itself."""
+
+    number: int
+    found: int
+    base_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """The slices of one task, and the tags of its staged batches: `rows` of these have a key that was found."""
+
+    slices: tuple[LookedUp, ...]
+    tags: Tags
+    rows: int
+
+
+def plan_look_up(
+    context: WriteContext, slices: Sequence[SliceKeys], staged: Sequence[tuple[int, StagedBatch]], *, tasks: int
+) -> list[TagTask]:
+    """Tasks that together look all staged keys of a partition up in all its slices; about `tasks` of them. Pure."""
+    runs: list[list[tuple[int, StagedBatch]]] = []
+    rows = _KEYS_A_TASK
+    for each in staged:
+        if rows + each[1].rows > _KEYS_A_TASK:
+            runs.append([])
+            rows = 0
+        runs[-1].append(each)
+        rows += each[1].rows
+    shares = balanced_shares([each.file_slice.size for each in slices], max(1, min(len(slices), tasks)))
+    return [TagTask(context, tuple(slices[n] for n in share), tuple(run)) for share in shares for run in runs]
 
 
 def find_keys(task: TagTask) -> Tagged:
-    """Kernel: tag the staged rows of one file group."""
-    keys = load_staged(task.store, task.staged, keys_only=True).column(KEY_COLUMN).combine_chunks()
-    matches = np.zeros(len(keys), dtype=bool)
-    base_rows = 0
-    if task.file_slice.base is not None:
-        base_rows = _match_base_file(task, keys, matches)
-    if task.logs:
-        types = pa.schema([(KEY_COLUMN, pa.string())])
-        for found in load_log_keys(
-            task.store.storage, task.logs, key=task.key, key_types=types, visibility=BlockVisibility()
-        ):
-            matches |= _is_in(keys, found)
-            base_rows += len(found) if task.file_slice.base is None else 0
-    return Tagged(task.file_slice.group, np.flatnonzero(matches).astype(np.int32).tobytes(), base_rows)
+    """Kernel: tag the staged rows whose keys the slices hold."""
+    store = task.context.store
+    batches = [batch for _, batch in task.staged]
+    staged = _StagedKeys(load_staged(store, batches, keys_only=True).column(KEY_COLUMN), [b.rows for b in batches])
+    matches = _Matches(staged)
+    base_rows = [0] * len(task.slices)
+    for place, each in enumerate(task.slices):
+        if each.file_slice.base is not None:
+            base_rows[place] = _match_base_file(task, each.file_slice.base, staged, matches, place)
+        if each.logs:
+            found = _log_keys(task, each)
+            for keys in found:
+                matches.add(place, keys)
+            if each.file_slice.base is None:
+                base_rows[place] = sum(map(len, found))
+    pages = matches.pages(len(task.slices))
+    counts = np.zeros(len(task.slices), np.int64)
+    for page in pages:
+        counts += np.bincount(page.slices, minlength=len(task.slices))
+    rows = sum(len(np.unique(page.rows)) for page in pages)
+    numbers = np.array([each.number for each in task.slices], np.int32)
+    pages = [TagPage(page.rows, numbers[page.slices]) for page in pages]
+    return Tagged(
+        tuple(
+            LookedUp(each.number, int(count), stored)
+            for each, count, stored in zip(task.slices, counts, base_rows, strict=True)
+        ),
+        save_tags(store, [number for number, _ in task.staged], pages, file=staging_file(task.context, "tags")),
+        rows,
+    )
 
 
 def overtaken_logs(file_slice: FileSlice, base_completed_at: CompletionTime | None) -> tuple[LogFile, ...]:
@@ -81,26 +140,103 @@ def overtaken_logs(file_slice: FileSlice, base_completed_at: CompletionTime | No
     return tuple(log for log in file_slice.logs if log.instant < limit)
 
 
-def _match_base_file(task: TagTask, keys: pa.Array, matches: npt.NDArray[np.bool_]) -> int:
-    assert task.file_slice.base is not None
-    bounds = pc.min_max(keys)
-    low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    file = open_base_file(task.store, task.file_slice.base)
+class _StagedKeys:
+    """The distinct staged keys, and which of them each row of each batch has."""
+
+    def __init__(self, keys: pa.ChunkedArray, rows: Sequence[int]) -> None:
+        if keys.nbytes > _SHORT_STRINGS_BYTES:
+            keys = keys.cast(pa.large_string())
+        bounds = pc.min_max(keys)
+        self.low, self.high = bounds["min"].as_py(), bounds["max"].as_py()
+        encoded = combined(pc.dictionary_encode(keys))
+        self.distinct: pa.Array = encoded.dictionary
+        self.numbers = np.split(encoded.indices.to_numpy(), np.cumsum(rows)[:-1])
+
+
+class _Matches:
+    """Gathers stored keys of slices and finds them among the staged ones, many in one go."""
+
+    def __init__(self, staged: _StagedKeys) -> None:
+        self._staged = staged
+        # A go costs as much as there are staged keys: it is worth it for at least as many stored ones.
+        self._keys_a_go = max(_KEYS_A_GO, len(staged.distinct))
+        self._waiting: list[tuple[int, pa.Array]] = []
+        self._waiting_rows = 0
+        self._found: list[npt.NDArray[np.int64]] = []
+        self._places: list[npt.NDArray[np.int64]] = []
+
+    def add(self, place: int, keys: pa.Array | pa.ChunkedArray) -> None:
+        """Keys that the slice at this place of the task holds."""
+        self._waiting += [(place, chunk) for chunk in (keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys])]
+        self._waiting_rows += len(keys)
+        if self._waiting_rows >= self._keys_a_go:
+            self._find()
+
+    def pages(self, places: int) -> list[TagPage]:
+        """For each batch its rows whose key was found, and the place of the slice that holds it."""
+        self._find()
+        pairs = np.concatenate([np.zeros(0, np.int64), *self._found]) * places
+        pairs += np.concatenate([np.zeros(0, np.int64), *self._places])
+        # A slice can bring a key several times.
+        keys, slices = np.divmod(np.unique(pairs), places)
+        layers = self._layers(keys, slices)
+        return [_page(numbers, layers) for numbers in self._staged.numbers]
+
+    def _layers(self, keys: npt.NDArray[np.int64], slices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int32]]:
+        """The slice of each key, or -1. There is one such layer, and more only if keys are in several slices."""
+        firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+        rank = np.arange(len(keys)) - np.repeat(firsts, np.diff(firsts, append=len(keys)))
+        layers = []
+        for number in range(int(rank.max(initial=-1)) + 1):
+            layer = np.full(len(self._staged.distinct), -1, np.int32)
+            layer[keys[rank == number]] = slices[rank == number]
+            layers.append(layer)
+        return layers
+
+    def _find(self) -> None:
+        if not self._waiting:
+            return
+        known = self._staged.distinct
+        stored = pa.chunked_array([chunk.cast(known.type) for _, chunk in self._waiting])
+        found = combined(pc.index_in(stored, value_set=known).fill_null(-1)).to_numpy(zero_copy_only=False)
+        hits = np.flatnonzero(found >= 0)
+        ends = np.cumsum([len(chunk) for _, chunk in self._waiting])
+        places = np.array([place for place, _ in self._waiting], np.int64)
+        self._found.append(found[hits].astype(np.int64))
+        self._places.append(places[np.searchsorted(ends, hits, side="right")])
+        self._waiting, self._waiting_rows = [], 0
+
+
+def _page(numbers: npt.NDArray[np.int32], layers: Sequence[npt.NDArray[np.int32]]) -> TagPage:
+    rows: list[npt.NDArray[np.int32]] = [np.zeros(0, np.int32)]
+    slices: list[npt.NDArray[np.int32]] = [np.zeros(0, np.int32)]
+    for layer in layers:
+        holder = layer[numbers]
+        hits = np.flatnonzero(holder >= 0)
+        rows.append(hits.astype(np.int32))
+        slices.append(holder[hits])
+    return TagPage(np.concatenate(rows), np.concatenate(slices))
+
+
+def _match_base_file(task: TagTask, base: BaseFile, staged: _StagedKeys, matches: _Matches, place: int) -> int:
+    """How many rows the base file has. Its keys are told to `matches`, as far as the staged ones can be among them."""
+    file = open_base_file(task.context.store, base)
     try:
         position = file.schema_arrow.get_field_index(KEY_COLUMN)
         if position < 0:
-            raise CorruptTableError(file=task.file_slice.base.path, reason=f"it has no {KEY_COLUMN} column")
+            raise CorruptTableError(file=base.path, reason=f"it has no {KEY_COLUMN} column")
         for group in range(file.num_row_groups):
             statistics = file.metadata.row_group(group).column(position).statistics
-            if statistics is not None and statistics.has_min_max and (statistics.max < low or statistics.min > high):
+            is_known = statistics is not None and statistics.has_min_max
+            if is_known and (statistics.max < staged.low or statistics.min > staged.high):
                 continue
-            stored = read_row_group(file, group, columns=[KEY_COLUMN], file=task.file_slice.base.path).column(0)
-            matches |= _is_in(keys, stored)
+            matches.add(place, read_row_group(file, group, columns=[KEY_COLUMN], file=base.path).column(0))
         return int(file.metadata.num_rows)
     finally:
         file.close()
 
 
-def _is_in(keys: pa.Array, stored: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(keys, value_set=stored).to_numpy(zero_copy_only=False)
-    return found
+def _log_keys(task: TagTask, each: SliceKeys) -> Sequence[pa.Array]:
+    types = pa.schema([(KEY_COLUMN, pa.string())])
+    storage, key = task.context.store.storage, task.context.key
+    return load_log_keys(storage, each.logs, key=key, key_types=types, visibility=BlockVisibility())

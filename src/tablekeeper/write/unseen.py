@@ -17,7 +17,7 @@ from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, FileS
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.staging import StagedBatch
-from tablekeeper.write.tagging import TagTask, find_keys
+from tablekeeper.write.tagging import SliceKeys, TagTask, find_keys, plan_look_up
 
 __all__ = ["UnseenKeys", "UnseenRows"]
 
@@ -43,13 +43,18 @@ class UnseenKeys:
     def find(self, other: CommitMetadata) -> Sequence[FileGroupId]:
         # This write did not touch these groups, so that none of its keys was in them before: one that is now is new.
         slices = [_slice_of(stat) for stat in other.stats if self._brings_keys(stat)]
-        tasks = [
-            TagTask(self.context.store, each, tuple(self.staged[each.group.partition]), self.context.key, each.logs)
-            for each in slices
-        ]
-        weights = [float(each.size) for each in slices]
-        found = self.engine.run(find_keys, tasks, label="look up keys of others", weights=weights)
-        return sorted(tagged.group for tagged in found if len(tagged.found))
+        tasks: list[TagTask] = []
+        for partition, staged in self.staged.items():
+            keys = [
+                SliceKeys(number, each, each.logs)
+                for number, each in enumerate(slices)
+                if each.group.partition == partition
+            ]
+            if keys:
+                tasks += plan_look_up(self.context, keys, list(enumerate(staged)), tasks=self.engine.parallelism)
+        weights = [task.weight for task in tasks]
+        tagged = self.engine.run(find_keys, tasks, label="look up keys of others", weights=weights)
+        return sorted({slices[each.number].group for found in tagged for each in found.slices if each.found})
 
     def _brings_keys(self, stat: WriteStat) -> bool:
         if stat.group.partition not in self.staged:
