@@ -12,6 +12,8 @@ MAKEFLAGS += --no-builtin-rules
 VENV := .venv
 VENV_INTEROP := .venv-interop
 STAMP := $(VENV)/.installed
+VENV_FLINK := .venv-flink
+STAMP_FLINK := $(VENV_FLINK)/.installed
 STAMP_INTEROP := $(VENV_INTEROP)/.installed
 BIN := $(VENV)/bin
 BIN_INTEROP := $(VENV_INTEROP)/bin
@@ -65,7 +67,7 @@ endef
 
 define install
 if [ ! -x $(1)/bin/python ]; then $(call find_python,$(3)); "$$found" -m venv $(1); fi; \
-$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(2); \
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(4) --require-hashes -r $(2); \
 $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .; \
 touch $(1)/.installed
 endef
@@ -85,6 +87,14 @@ $(STAMP): requirements/dev.lock pyproject.toml
 $(STAMP_INTEROP): requirements/interop.lock pyproject.toml
 	@echo "installing $(VENV_INTEROP) from $<"
 	@$(call install,$(VENV_INTEROP),$<,python3.11 python3.12 python3 python3.13)
+
+# Flink's own requirements contradict each other where requirements/flink-overrides.txt says; the lock file is whole.
+$(STAMP_FLINK): requirements/flink.lock pyproject.toml
+	@echo "installing $(VENV_FLINK) from $<"
+	@$(call install,$(VENV_FLINK),$<,python3.11 python3.12,--no-deps)
+
+.PHONY: flink
+flink: $(STAMP_FLINK) ## Make .venv-flink: Flink with its distribution, about 700 MB
 
 $(HUDI_BUNDLE):
 	@command -v mvn >/dev/null 2>&1 || { echo "Comparing with Java Hudi needs Maven (mvn) to fetch $(HUDI_ARTIFACT) $(HUDI_VERSION). Install Maven." >&2; exit 1; }
@@ -123,7 +133,7 @@ browser: $(STAMP) ## The pages of the service in a real Chromium (Debian's); ren
 	$(BIN)/python -m pytest tests/browser -n 0 $(PYTEST_ARGS)
 
 .PHONY: clusters
-clusters: java $(STAMP) ## Real clusters of Spark, one master and two workers
+clusters: java $(STAMP) $(STAMP_FLINK) ## The engines of the service on real clusters of Spark and Flink
 	$(BIN)/python -m pytest tests/clusters -n 0 --durations=10 $(PYTEST_ARGS)
 
 .PHONY: bench
@@ -171,12 +181,14 @@ lock: $(STAMP) ## Renew the lock files (LOCK_ARGS=--upgrade for newer releases)
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra dev --extra docs --output-file requirements/dev.lock pyproject.toml
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra dev --extra interop --extra bench --output-file requirements/interop.lock \
 	  pyproject.toml requirements/interop.in
+	$(BIN)/uv pip compile $(LOCK_FLAGS) --override requirements/flink-overrides.txt --output-file requirements/flink.lock \
+	  pyproject.toml requirements/flink.in
 
 LOCK_FLAGS = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(LOCK_ARGS)
 LOCK_ARGS ?=
 
 .PHONY: clean
 clean: ## Remove the environments and everything that was built
-	rm -rf $(VENV) $(VENV_INTEROP) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_INTEROP) $(VENV_FLINK) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

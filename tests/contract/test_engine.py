@@ -6,6 +6,7 @@ One suite for the local engine and for Spark. Kernels are functions of this modu
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -59,6 +60,7 @@ VALUES = {
     "counts": [("a", 1)],
     "place": {"x": 1, "y": [0.5]},
 }
+ENGINES = os.environ.get("TABLEKEEPER_CONTRACT_ENGINE", "local spark").split()
 # More than Spark's engine would do on the driver.
 HEAVY = 1e12
 
@@ -110,10 +112,15 @@ def make_all_types(task: Square) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist(rows * task.number, schema=ALL_TYPES)
 
 
-@pytest.fixture(params=["local", "spark"])
+# Flink runs the suite inside of a program of its own (tests/support/flink_contract.py).
+@pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "local":
         return LocalEngine(threads=2)
+    if request.param == "flink":
+        from tablekeeper.engine.flink import submitted_engine  # noqa: PLC0415  (is in Flink's environment only)
+
+        return submitted_engine("contract")
     from tablekeeper.engine.spark import SparkEngine  # noqa: PLC0415  (local runs need no PySpark)
 
     return SparkEngine(request.getfixturevalue("spark"))
@@ -121,7 +128,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 def frame_of(engine: Engine, table: pa.Table, request: pytest.FixtureRequest, *, parts: int = 2) -> Frame:
     """The rows as the engine's own kind of table."""
-    if engine.name == "local":
+    if engine.name != "spark":
         return table
     frame = request.getfixturevalue("spark").createDataFrame(table, engine.native_schema(table.schema))
     return frame.repartition(parts)
@@ -239,7 +246,7 @@ def test_a_scan_of_its_own_gives_the_files_rows_or_is_declined(engine: Engine, t
     output = pa.schema([SCHEMA.field("text")])
     frame = engine.scan_parquet([uri], schema=SCHEMA, output=output, where="n >= 2")
     if frame is None:
-        assert engine.name == "local"
+        assert engine.name in ("local", "flink")
     else:
         assert rows_of(arrow_of(frame)) == [("c",), (None,)]
 
@@ -268,15 +275,15 @@ def test_the_settings_of_a_spark_session_stay_the_users_while_rows_are_consumed(
 
 
 def test_an_engine_says_how_it_runs(engine: Engine) -> None:
-    assert engine.name in ("local", "spark")
+    assert engine.name in ("local", "spark", "flink")
     assert engine.parallelism >= 1
-    assert engine.may_repeat_tasks == (engine.name == "spark")
+    assert engine.may_repeat_tasks == (engine.name != "local")
 
 
 @pytest.fixture
 def open_with(engine: Engine, request: pytest.FixtureRequest) -> dict[str, Any]:
-    if engine.name == "local":
-        return {"engine": "local"}
+    if engine.name != "spark":
+        return {"engine": engine}
     return {"spark": request.getfixturevalue("spark")}
 
 

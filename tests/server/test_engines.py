@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,16 @@ import pytest
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.engines.files import load_job, load_log_tail
-from tablekeeper.server.engines.parameters import Resource, parse_extra_params, parse_resource, spark_settings
+from tablekeeper.server.engines.flink import flink_arguments
+from tablekeeper.server.engines.parameters import (
+    Resource,
+    check_settings,
+    flink_settings,
+    hudi_settings,
+    parse_extra_params,
+    parse_resource,
+    spark_settings,
+)
 from tablekeeper.server.engines.process import Command, EngineContext, ProcessExecutor
 from tablekeeper.server.engines.protocol import Executor, Job, JobReport, JobState
 from tablekeeper.server.engines.registry import Engines, engine_names
@@ -123,6 +134,29 @@ def test_another_instance_adopts_a_job_by_its_id(started: tuple[ProcessExecutor,
     assert await_end(other, job, job_id).outcome is AttemptOutcome.CANCELLED
 
 
+def test_a_job_is_found_by_whoever_knows_its_attempt_only(
+    started: tuple[ProcessExecutor, Job, str], tmp_path: Path
+) -> None:
+    _, job, job_id = started
+    other = executor_of(tmp_path, FOREVER)
+    assert other.find(job) == job_id
+    assert other.find(replace(job, number=2)) is None
+
+
+def test_a_job_that_nobody_minds_yet_is_not_started_any_more_once_it_was_looked_for(tmp_path: Path) -> None:
+    executor, job = executor_of(tmp_path, "print('ran')"), a_job(tmp_path)
+    await_end(executor, job, executor.start(job))
+    files = {file.suffix: file for file in (tmp_path / "jobs").iterdir()}
+    # As it is while the minder has not begun.
+    for suffix in (".id", ".pid", ".exit"):
+        files[suffix].unlink()
+    Path(job.log_path).unlink()
+    assert executor.find(job) is None
+    late = [sys.executable, "-m", "tablekeeper.server.engines.minder", str(files[".minder"])]
+    assert subprocess.run(late, timeout=PATIENCE_S, check=False).returncode == 0
+    assert not Path(job.log_path).exists()
+
+
 def test_a_job_of_another_machine_is_out_of_reach(started: tuple[ProcessExecutor, Job, str]) -> None:
     executor, _, job_id = started
     assert not executor.can_reach(f"elsewhere:{job_id.partition(':')[2]}")
@@ -225,3 +259,69 @@ def test_engines_are_found_by_the_names_that_clients_use(tmp_path: Path) -> None
     assert {"arrow", "local", "spark-submit"} <= set(engine_names())
     with pytest.raises(InvalidRequestError, match="arrow, "):
         engines.find("tez")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hoodie.compaction.strategy",
+        "hoodie.clustering.plan.strategy.class",
+        "hoodie.compaction.payload.class",
+        "hoodie.metadata.enable",
+        "hoodie.write.lock.provider",
+        "hoodie.write.concurrency.mode",
+        "hoodie.clean.failed.writes.policy",
+        "hoodie.table.service.execution.guard.enable",
+        "hoodie.clustering.updates.strategy",
+        "flink.python.executable",
+        "flink.pipeline.classpaths",
+        "flink.env.java.opts.all",
+    ],
+)
+def test_settings_that_choose_classes_or_weaken_the_guard_are_refused(key: str) -> None:
+    with pytest.raises(InvalidRequestError, match="extra_params"):
+        check_settings(RunParameters(extra_params={key: "x"}))
+
+
+def test_settings_that_say_how_much_reach_hudi_and_flink() -> None:
+    wanted = {
+        "hoodie.compaction.target.io": "512",
+        "hoodie.clustering.plan.strategy.small.file.limit": "100",
+        "hoodie.clean.parallelism": "3",
+        "flink.taskmanager.memory.managed.size": "200m",
+        "k": "v",
+    }
+    parameters = RunParameters(extra_params=wanted)
+    check_settings(parameters)
+    assert hudi_settings(parameters) == {key: value for key, value in wanted.items() if key.startswith("hoodie.")}
+    assert flink_settings(parameters) == {"taskmanager.memory.managed.size": "200m"}
+
+
+def test_what_a_request_asks_for_reaches_flink_as_arguments_of_their_own(tmp_path: Path) -> None:
+    parameters = RunParameters("flink:1g,2g", 8, {"flink.restart-strategy.type": "none; rm -rf /"})
+    assert flink_arguments("flink", a_job(tmp_path, parameters=parameters), address="jm:8081", python="py") == (
+        "flink",
+        "run",
+        "-m",
+        "jm:8081",
+        "-p",
+        "8",
+        "-Djobmanager.memory.process.size=1g",
+        "-Drestart-strategy.type=none; rm -rf /",
+        "-Dtaskmanager.memory.process.size=2g",
+        "-pyexec",
+        "py",
+        "-pyclientexec",
+        "py",
+    )
+
+
+def test_engines_say_what_they_need_and_do_not_have(tmp_path: Path) -> None:
+    for name, options, missing in (
+        ("hudi-java", {}, "hudi_bundle"),
+        ("flink", {"flink_python": "/no/such/python"}, "flink_python"),
+        ("flink", {"flink_address": "jm:8081/x"}, "host:port"),
+    ):
+        context = EngineContext(tmp_path, SYSTEM_RUNTIME, options=options)
+        with pytest.raises(InvalidRequestError, match=missing):
+            Engines(context, "arrow").find(name)

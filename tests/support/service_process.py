@@ -1,4 +1,4 @@
-"""An instance of the service as a process of its own: `python -m tests.support.service_process FOLDER URL`.
+"""An instance of the service as a process: `python -m tests.support.service_process FOLDER URL [ENGINE MASTER]`.
 
 Ends on SIGTERM, after it has drained. Its times are short, so that tests see leases lapse.
 """
@@ -34,12 +34,18 @@ QUICK = Timing(
 )
 
 
-def main(folder: str, url: str) -> None:
+def main(folder: str, url: str, engine: str = "arrow", master: str = "") -> None:
     """Run until asked to stop."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     places = (folder, str(Path(folder).parent))
     settings = ServerSettings(
-        work_dir=Path(folder), database_url=url, allow=places, timing=QUICK, limits=Limits(slots=2)
+        work_dir=Path(folder),
+        database_url=url,
+        allow=places,
+        engine=engine,
+        master=master,
+        timing=QUICK,
+        limits=Limits(slots=2),
     )
     service = open_service(settings, runtime=SYSTEM_RUNTIME)
     asked = SYSTEM_RUNTIME.threads.event()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from tablekeeper.runtime import SYSTEM_RUNTIME
+from tests.support.ports import free_port
 
 __all__ = ["HOSTS", "SparkApplication", "SparkCluster", "SparkWorker", "spark_cluster"]
 
@@ -117,7 +117,7 @@ def spark_cluster(folder: Path, *, cores: int = 1, memory: str = "1g") -> Iterat
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_NO_DAEMONIZE": "1",
     }
-    port, status_port = _free_port(), _free_port()
+    port, status_port = free_port(), free_port()
     log = folder / "master.log"
     arguments = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(status_port)]
     master = _start(log, environment, f"{_DEPLOY}.master.Master", *arguments)
@@ -173,9 +173,3 @@ def _of_session(session: int) -> list[int]:
             if int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == session:
                 found.append(int(entry.name))
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -21,6 +21,7 @@ MAX_FUNCTION_LINES = 60
 IMPORT_HOMES: dict[str, tuple[str, ...]] = {
     "pyspark": (r"engine/spark\w*", r"spark_datasource"),
     "py4j": (r"engine/spark\w*",),
+    "pyflink": (r"engine/flink",),
     "obstore": (r"storage/.*",),
     "kazoo": (r"txn/locks/zookeeper",),
     "fastapi": (r"server/.*",),

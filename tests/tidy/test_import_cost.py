@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("kazoo", "obstore", "pandas", "py4j", "pyspark", "rich", "typer")
+HEAVY = ("kazoo", "obstore", "pandas", "py4j", "pyflink", "pyspark", "rich", "typer")
 
 
 def imported_by(statement: str) -> set[str]:

@@ -18,7 +18,7 @@ from tablekeeper.engine.protocol import Frame, Kernel, Progress, RowKernel, Sour
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 
-__all__ = ["LocalEngine"]
+__all__ = ["LocalEngine", "parts_of"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ class LocalEngine:
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
     def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
-        work = list(enumerate(self._parts(source)))
+        work = list(enumerate(parts_of(source, self.parallelism)))
         results = self._runtime.threads.map(lambda p: kernel(context, p[0], p[1]), work, width=self.parallelism)
         return [result for part in results for result in part]
 
@@ -100,15 +100,16 @@ class LocalEngine:
     def union(self, frames: Sequence[Frame]) -> Frame:
         return pa.concat_tables(frames)
 
-    def _parts(self, source: Frame) -> list[Iterator[pa.RecordBatch]]:
-        """Contiguous shares of the rows, one a thread, so that parts keep the order of the input."""
-        if isinstance(source, pa.RecordBatchReader):
-            return [_drawn(source)]
-        table = _as_table(source)
-        shares = max(1, min(self.parallelism, table.num_rows // _MIN_ROWS_A_PART))
-        size = -(-table.num_rows // shares) or 1
-        starts = range(0, max(table.num_rows, 1), size)
-        return [iter(table.slice(start, size).to_batches(max_chunksize=1 << 17)) for start in starts]
+
+def parts_of(source: Frame, most: int) -> list[Iterator[pa.RecordBatch]]:
+    """Contiguous shares of the rows, at most so many, so that parts keep the order of the input."""
+    if isinstance(source, pa.RecordBatchReader):
+        return [_drawn(source)]
+    table = _as_table(source)
+    shares = max(1, min(most, table.num_rows // _MIN_ROWS_A_PART))
+    size = -(-table.num_rows // shares) or 1
+    starts = range(0, max(table.num_rows, 1), size)
+    return [iter(table.slice(start, size).to_batches(max_chunksize=1 << 17)) for start in starts]
 
 
 class _Count:

@@ -155,6 +155,9 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         places.recheck(table.base_path)
         return opened(table.base_path).timeline_summary()
 
+    def is_held(table: ManagedTable, instant: str) -> bool:
+        return any(plan.is_held for plan in opened(table.base_path).plans() if plan.instant.value == instant)
+
     instance = NewInstance(
         instance_id=f"{node()[:40]}-{runtime.ids.uuid()[:_ID_LENGTH]}",
         host=node(),
@@ -162,7 +165,7 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         address=address,
         slots=settings.limits.slots,
     )
-    return Service(LoopContext(store, engines, settings, runtime, instance, look, ServiceMetrics(store)))
+    return Service(LoopContext(store, engines, settings, runtime, instance, look, is_held, ServiceMetrics(store)))
 
 
 def _kept_going(name: str, run_once: Callable[[], object]) -> Callable[[], None]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tablekeeper.config.keys import INDEX_DROP, METADATA_ENABLE
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.model import ServiceAction
@@ -64,7 +65,8 @@ class Policy:
     `windows` of the day outside of which nothing starts.
     Freshness: `fresh_within_s`, `max_log_files` (delta commits not yet compacted) and `max_read_amplification`; what
     is furthest behind its target runs first, inside its priority and share.
-    Runs: `engine`, `max_failures`, `time_limit_s`, and `options` in Hudi's names.
+    Runs: `engine`, `fallback_engine` (for what the engine refuses), `max_failures`, `time_limit_s`, and `options` in
+    Hudi's names.
     """
 
     services: tuple[ServiceAction, ...] | None = None
@@ -84,6 +86,7 @@ class Policy:
     max_log_files: int | None = None
     max_read_amplification: float | None = None
     engine: str | None = None
+    fallback_engine: str | None = None
     max_failures: int | None = None
     time_limit_s: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -224,7 +227,11 @@ def _parse_options(name: str, value: Any) -> Mapping[str, str]:
     if not isinstance(value, Mapping) or len(value) > _MAX_ITEMS or not all(isinstance(key, str) for key in value):
         raise InvalidRequestError(f"policy: {name} is an object of at most {_MAX_ITEMS} settings")
     # Refuses names that mean nothing here, with the nearest one that does.
-    return dict(Options(value).given)
+    given = dict(Options(value).given)
+    taken = next((key for key in (INDEX_DROP, METADATA_ENABLE) if key in given), None)
+    if taken is not None:
+        raise InvalidRequestError(f"policy: {taken} is not for a service to set: it would take indexes away")
+    return given
 
 
 _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {

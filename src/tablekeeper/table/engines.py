@@ -17,8 +17,14 @@ __all__ = ["choose_engine"]
 _REGISTERED: WeakSet[Any] = WeakSet()
 
 
-def choose_engine(*, spark: Any, engine: str | None, runtime: Runtime, progress: Progress | None = None) -> Engine:
-    """Spark if a session is given, else the local engine if asked for. Spark has a progress bar of its own."""
+def choose_engine(
+    *, spark: Any, engine: str | Engine | None, runtime: Runtime, progress: Progress | None = None
+) -> Engine:
+    """Spark if a session is given, else the engine that is given or named. Spark has a progress bar of its own."""
+    if engine is not None and not isinstance(engine, str):
+        if spark is not None:
+            raise InvalidRequestError("an engine was given beside spark=…: leave one of them out")
+        return engine
     if engine not in (None, "spark", "local"):
         raise InvalidRequestError(f"engine {engine!r}: use 'spark' with spark=…, or 'local'")
     if engine == "local":

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from tablekeeper.config.guarded_options import guarded_options
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
+from tablekeeper.server.engines.parameters import check_settings
 from tablekeeper.server.model import RunParameters
 
 __all__ = ["parse_engine", "parse_instants", "parse_name", "parse_run_parameters"]
@@ -68,7 +69,9 @@ def parse_run_parameters(*, resource: str, parallelism: str, extra_params: str) 
     resource = resource.strip()
     if resource and not _RESOURCE.fullmatch(resource):
         raise InvalidRequestError(f"resource {resource[:40]!r}: write it as 4g:4g or spark:4g,4g (driver, executor)")
-    return RunParameters(resource, _parse_parallelism(parallelism), _parse_extra(extra_params))
+    parameters = RunParameters(resource, _parse_parallelism(parallelism), _parse_extra(extra_params))
+    check_settings(parameters)
+    return parameters
 
 
 def _parse_parallelism(text: str) -> int | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tablekeeper.server.model import AttemptOutcome, Operation, Signal
+from tablekeeper.server.model import Attempt, AttemptOutcome, Operation, Signal
+from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import Timing
 
-__all__ = ["Verdict", "back_off_s", "judge_attempt"]
+__all__ = ["Verdict", "back_off_s", "choose_engine", "judge_attempt"]
 
 _VANISHED = (AttemptOutcome.LOST, AttemptOutcome.TIMED_OUT)
 
@@ -23,9 +25,19 @@ class Verdict:
 
 
 def judge_attempt(
-    operation: Operation, outcome: AttemptOutcome, message: str, *, max_failures: int, timing: Timing, jitter: float
+    operation: Operation,
+    outcome: AttemptOutcome,
+    message: str,
+    *,
+    max_failures: int,
+    timing: Timing,
+    jitter: float,
+    has_fallback: bool = False,
 ) -> Verdict:
-    """`operation` is as it was during the attempt; `jitter` in [0, 1) spreads those that failed together."""
+    """`operation` is as it was during the attempt; `jitter` in [0, 1) spreads those that failed together.
+
+    `has_fallback`: there is another engine for what this one refuses.
+    """
     match outcome:
         case AttemptOutcome.COMPLETED | AttemptOutcome.NOTHING_TO_DO:
             return Verdict(Signal.COMPLETE, message)
@@ -35,7 +47,7 @@ def judge_attempt(
         case AttemptOutcome.ELSEWHERE:
             return Verdict(Signal.RETRY, message, delay_s=timing.held_retry_s * (1 + jitter))
         case AttemptOutcome.REFUSED:
-            return Verdict(Signal.FAIL, message, counts_as_failure=True)
+            return _refused(message, has_fallback=has_fallback)
         case _ if operation.retry_on_error and operation.failures + 1 < max_failures:
             delay_s = back_off_s(operation.failures + 1, timing, jitter=jitter)
             return Verdict(Signal.RETRY, message, delay_s=delay_s, counts_as_failure=True)
@@ -43,10 +55,24 @@ def judge_attempt(
             return _last_failure(operation, outcome, message)
 
 
+def choose_engine(operation: Operation, policy: Policy, attempts: Sequence[Attempt]) -> str:
+    """The engine of the next attempt: the policy's fallback once another one has refused, and from then on."""
+    fallback = policy.fallback_engine
+    if fallback is not None and any(each.outcome is AttemptOutcome.REFUSED for each in attempts):
+        return fallback
+    return operation.engine
+
+
 def back_off_s(failures: int, timing: Timing, *, jitter: float = 0.0) -> float:
     """Doubles with each failure up to the longest; at most half as long again by jitter."""
     doubled = timing.back_off_s * 2.0 ** min(max(failures - 1, 0), 40)
     return min(timing.back_off_max_s, doubled) * (1 + jitter / 2)
+
+
+def _refused(message: str, *, has_fallback: bool) -> Verdict:
+    if has_fallback:
+        return Verdict(Signal.RETRY, f"goes to the fallback engine: {message}")
+    return Verdict(Signal.FAIL, message, counts_as_failure=True)
 
 
 def _last_failure(operation: Operation, outcome: AttemptOutcome, message: str) -> Verdict:

@@ -25,7 +25,7 @@ from typing import IO, Any
 from tablekeeper.runtime import SYSTEM_RUNTIME, Clock
 from tablekeeper.server.engines.files import save_json
 
-__all__ = ["MinderSpec", "main", "mind"]
+__all__ = ["MinderSpec", "main", "mind", "pid_file_of"]
 
 _GRACE_S = 10.0
 _TICK_S = 0.5
@@ -54,12 +54,15 @@ class _BoundedLog:
         self._file: IO[bytes] = self._path.open("ab", buffering=0)
 
     def write(self, data: bytes) -> None:
-        for begin in range(0, len(data), self._half):
-            if self._file.tell() >= self._half:
+        rest = memoryview(data)
+        while rest:
+            room = self._half - self._file.tell()
+            if room <= 0:
                 self._file.close()
                 self._path.replace(self._path.with_name(self._path.name + ".1"))
                 self._file = self._path.open("ab", buffering=0)
-            self._file.write(data[begin : begin + self._half])
+                continue
+            rest = rest[self._file.write(rest[:room]) :]
 
     def close(self) -> None:
         self._file.close()
@@ -74,6 +77,11 @@ class _Asked:
 
     def _note(self, *_: Any) -> None:
         self.is_set = True
+
+
+def pid_file_of(spec_file: Path) -> Path:
+    """Where the minder that holds this file says who it is."""
+    return spec_file.with_suffix(".pid")
 
 
 def mind(spec: MinderSpec, *, clock: Clock) -> int:
@@ -156,6 +164,7 @@ def main(path: str) -> int:
         spec = MinderSpec(**json.load(file))
         if Path(spec.exit_path).exists():
             return 0
+        pid_file_of(Path(path)).write_text(str(os.getpid()), encoding="utf-8")
         return mind(spec, clock=SYSTEM_RUNTIME.clock)
 
 

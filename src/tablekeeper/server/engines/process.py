@@ -20,7 +20,7 @@ from platform import node
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.engines.files import load_report, save_job, save_json
-from tablekeeper.server.engines.minder import MinderSpec
+from tablekeeper.server.engines.minder import MinderSpec, pid_file_of
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
 from tablekeeper.server.model import AttemptOutcome, RunParameters
 
@@ -102,6 +102,24 @@ class ProcessExecutor:
         self._children[job_id] = minder
         id_file.write_text(job_id, encoding="utf-8")
         return job_id
+
+    def find(self, job: Job) -> str | None:
+        spec_file = self._folder / f"{job.name}.minder"
+        if not spec_file.exists():
+            return None
+        with spec_file.open("r+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pass
+            else:
+                if not _exit_file(spec_file).exists():
+                    # No minder has come so far. One that comes late finds that it is over.
+                    save_json(_exit_file(spec_file), {"code": None, "timed_out": False, "cancelled": False})
+                    return None
+        pid_file = pid_file_of(spec_file)
+        pid = pid_file.read_text(encoding="utf-8") if pid_file.exists() else "0"
+        return f"{node()}:{pid}:{spec_file.name}"
 
     def can_reach(self, job_id: str) -> bool:
         host, _, rest = job_id.partition(":")

@@ -83,6 +83,13 @@ class Executor(Protocol):
         """Start it and return the id that the engine knows it by. Starting the same attempt twice is the same job."""
         ...
 
+    def find(self, job: Job) -> str | None:
+        """The id of the job of this attempt, for an instance that died before it could write it down.
+
+        None if there is none here; then none will start any more.
+        """
+        ...
+
     def can_reach(self, job_id: str) -> bool:
         """Whether this instance can poll and cancel that job: not so for a process of another machine."""
         ...

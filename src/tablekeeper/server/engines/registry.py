@@ -8,6 +8,8 @@ from typing import cast
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.engines.arrow import make_arrow
+from tablekeeper.server.engines.flink import make_flink
+from tablekeeper.server.engines.hudi_java import make_hudi_java
 from tablekeeper.server.engines.process import EngineContext
 from tablekeeper.server.engines.protocol import Executor
 from tablekeeper.server.engines.spark_submit import make_spark_submit
@@ -18,6 +20,8 @@ __all__ = ["Engines", "engine_names"]
 _GROUP = "tablekeeper.engines"
 _OURS: Mapping[str, Callable[[EngineContext], Executor]] = {
     "arrow": make_arrow,
+    "flink": make_flink,
+    "hudi-java": make_hudi_java,
     "local": make_local,
     "spark-submit": make_spark_submit,
 }

@@ -54,6 +54,10 @@ class WarmExecutor:
         self._wake()
         return f"{node()}:warm:{job.name}"
 
+    def find(self, job: Job) -> str | None:
+        job_id = f"{node()}:warm:{job.name}"
+        return job_id if self.can_reach(job_id) else None
+
     def can_reach(self, job_id: str) -> bool:
         host, _, name = job_id.split(":", 2)
         return host == node() and any((self._spool / f"{name}{end}").exists() for end in (".job", ".taken"))

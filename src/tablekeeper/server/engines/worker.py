@@ -1,7 +1,8 @@
 """What runs inside a job: one service on one table, and a report of what came of it.
 
 The timeline is read again before anything else, by the table itself: a plan that is held, done or gone is no failure.
-Run as `python -m tablekeeper.server.engines.worker JOB` (or `… JOB spark`, under spark-submit).
+Run as `python -m tablekeeper.server.engines.worker JOB` (or `… JOB spark` and `… JOB java` under spark-submit, and
+`… JOB flink` under `flink run`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tablekeeper.config.keys import INDEX_DROP, METADATA_ENABLE
+from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import (
     ConflictError,
     InvalidRequestError,
@@ -22,6 +25,7 @@ from tablekeeper.errors import (
     UnsupportedFeatureError,
 )
 from tablekeeper.server.engines.files import load_job, save_report
+from tablekeeper.server.engines.java_services import execute_in_java
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
 from tablekeeper.server.model import AttemptOutcome, ServiceAction
 from tablekeeper.table import Table
@@ -72,15 +76,21 @@ def _outcome_of(error: TablekeeperError, table: Table, job: Job) -> AttemptOutco
             return AttemptOutcome.FAILED
 
 
-def open_table(job: Job, *, spark: Any = None) -> Table:
-    """The table of the job on the engine of this process."""
-    options = {"storage_options": dict(job.storage_options) or None, "options": dict(job.options)}
-    if spark is not None:
-        return Table.open(job.base_path, spark=spark, **options)  # type: ignore[arg-type]
-    return Table.open(job.base_path, engine="local", **options)  # type: ignore[arg-type]
+def open_table(job: Job, *, spark: Any = None, engine: str | Engine = "local") -> Table:
+    """The table of the job on the engine of this process. Nothing that a service runs for takes an index away."""
+
+    def opened(options: Mapping[str, str]) -> Table:
+        storage_options = dict(job.storage_options) or None
+        if spark is not None:
+            return Table.open(job.base_path, spark=spark, storage_options=storage_options, options=options)
+        return Table.open(job.base_path, engine=engine, storage_options=storage_options, options=options)
+
+    options = {**job.options, INDEX_DROP: "false"}
+    table = opened(options)
+    return opened({**options, METADATA_ENABLE: "true"}) if table.config.metadata_partitions else table
 
 
-def main(path: str, engine: str = "local") -> int:
+def main(path: str, engine: str = "local", driver_bytes: str = "") -> int:
     """Run the job of this file; its report lies where the job says."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stdout)
     job = load_job(Path(path))
@@ -90,8 +100,7 @@ def main(path: str, engine: str = "local") -> int:
         save_report(Path(job.result_path), JobReport(JobState.RUNNING, plan=instant))
 
     try:
-        table = open_table(job, spark=_session(job) if engine == "spark" else None)
-        report = execute_job(table, job, tell_plan)
+        report = _run(job, engine, driver_bytes, tell_plan)
     except (UnsupportedFeatureError, InvalidRequestError) as error:
         report = _ended(AttemptOutcome.REFUSED, error=error)
     except TablekeeperError as error:
@@ -104,11 +113,26 @@ def main(path: str, engine: str = "local") -> int:
     return 0
 
 
+def _run(job: Job, engine: str, driver_bytes: str, tell_plan: Callable[[str], None]) -> JobReport:
+    if engine == "java":
+        return execute_in_java(_session(job), job, tell_plan)
+    if engine == "flink":
+        return execute_job(open_table(job, engine=_flink(job, driver_bytes)), job, tell_plan)
+    return execute_job(open_table(job, spark=_session(job) if engine == "spark" else None), job, tell_plan)
+
+
 def _session(job: Job) -> Any:
     # PySpark is there only where Spark started this process.
     from tablekeeper.engine.spark_session import submitted_session  # noqa: PLC0415
 
     return submitted_session(job.name)
+
+
+def _flink(job: Job, driver_bytes: str) -> Engine:
+    # PyFlink is there only where Flink started this process.
+    from tablekeeper.engine.flink import submitted_engine  # noqa: PLC0415
+
+    return submitted_engine(job.name, driver_bytes=int(driver_bytes) if driver_bytes else None)
 
 
 def _plan(table: Table, job: Job) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tablekeeper.runtime import Runtime
+from tablekeeper.server.engines.parameters import hudi_settings
 from tablekeeper.server.engines.protocol import Job
 from tablekeeper.server.engines.registry import Engines
 from tablekeeper.server.model import ManagedTable, Operation, ServiceAction
@@ -29,6 +30,7 @@ class Watched:
     job_id: str
     engine: str
     max_failures: int
+    has_fallback: bool
     renewed_s: float
     since_s: float
     is_planned: bool
@@ -37,7 +39,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """Handed to every loop. `look` loads the summary of a table's timeline."""
+    """Handed to every loop. `look` loads the summary of a table's timeline, `is_held` asks who is at work on a plan."""
 
     store: JobStore
     engines: Engines
@@ -45,6 +47,7 @@ class LoopContext:
     runtime: Runtime
     instance: NewInstance
     look: Callable[[ManagedTable], TimelineSummary]
+    is_held: Callable[[ManagedTable, str], bool]
     metrics: ServiceMetrics
     watched: dict[int, Watched] = field(default_factory=dict)
 
@@ -61,7 +64,6 @@ def about(operation: Operation) -> dict[str, object]:
 def make_job(context: LoopContext, operation: Operation, table: ManagedTable, policy: Policy, number: int) -> Job:
     """The attempt as an engine gets it."""
     folder = Path(context.settings.work_dir) / "attempts"
-    hudi_options = {key: value for key, value in operation.parameters.extra_params.items() if key.startswith("hoodie")}
     return Job(
         operation_id=operation.operation_id,
         number=number,
@@ -72,7 +74,7 @@ def make_job(context: LoopContext, operation: Operation, table: ManagedTable, po
         result_path=str(folder / f"{operation.operation_id}-{number}.json"),
         time_limit_s=policy.time_limit_s or 0.0,
         parameters=operation.parameters,
-        options={**policy.options, **hudi_options},
+        options={**policy.options, **hudi_settings(operation.parameters)},
         planning=_planning(operation.action, policy),
         storage_options=context.settings.storage_options,
     )

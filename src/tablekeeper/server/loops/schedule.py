@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.server.decisions.choose import choose_next
-from tablekeeper.server.decisions.outcomes import judge_attempt
+from tablekeeper.server.decisions.outcomes import choose_engine, judge_attempt
 from tablekeeper.server.engines.protocol import JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
@@ -57,10 +58,15 @@ class ScheduleLoop:
             left = next((each for each in attempts if each.outcome is AttemptOutcome.RUNNING), None)
             if left is not None and self._adopt(operation, table, policy, left):
                 return
+            if left is not None and self._is_held(operation, table):
+                # Its job runs where this instance cannot see it: a second one would find the plan held, and end.
+                held = "another process holds the plan, out of reach of this instance"
+                self._settle(operation, policy, AttemptOutcome.ELSEWHERE, held)
+                return
             if left is not None and operation.failures + 1 >= (policy.max_failures or 1):
                 self._settle(operation, policy, AttemptOutcome.LOST, "its worker vanished")
                 return
-            self._start(operation, table, policy)
+            self._start(operation, table, policy, attempts)
         except (LeaseLostError, UnknownRecordError) as error:
             _LOG.warning("operation %d: %s", operation.operation_id, error, extra=about(operation))
         except (InvalidRequestError, ForbiddenPlaceError) as error:
@@ -71,22 +77,25 @@ class ScheduleLoop:
     def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
         """Go on with an attempt of an earlier holder, if its job can be reached and is not without a trace."""
         engine = self._context.engines.find(left.engine)
-        if not left.job_id or not engine.can_reach(left.job_id):
-            return False
         job = make_job(self._context, operation, table, policy, left.number)
+        job_id = left.job_id or engine.find(job)
+        if not job_id or not engine.can_reach(job_id):
+            return False
         try:
-            is_known = engine.poll(left.job_id, job).state is not JobState.UNKNOWN
+            is_known = engine.poll(job_id, job).state is not JobState.UNKNOWN
         except (OSError, ValueError) as error:
-            _LOG.warning("cannot tell how %s is doing: %s", left.job_id, error, extra=about(operation))
+            _LOG.warning("cannot tell how %s is doing: %s", job_id, error, extra=about(operation))
             return False
         if not is_known:
             return False
         self._context.store.resume_attempt(operation.lease, left.number)
+        if not left.job_id:
+            self._context.store.record_job(operation.lease, left.number, job_id)
         _LOG.info(
             "operation %d: attempt %d adopted as %s",
             operation.operation_id,
             left.number,
-            left.job_id,
+            job_id,
             extra=about(operation),
         )
         self._watch(
@@ -94,9 +103,10 @@ class ScheduleLoop:
                 operation=operation,
                 number=left.number,
                 job=job,
-                job_id=left.job_id,
+                job_id=job_id,
                 engine=left.engine,
                 max_failures=policy.max_failures or 1,
+                has_fallback=_has_fallback(policy, left.engine),
                 renewed_s=self._now_s,
                 since_s=self._now_s,
                 is_planned=operation.is_planned,
@@ -104,10 +114,19 @@ class ScheduleLoop:
         )
         return True
 
-    def _start(self, operation: Operation, table: ManagedTable, policy: Policy) -> None:
+    def _is_held(self, operation: Operation, table: ManagedTable) -> bool:
+        if not (operation.is_planned and operation.action.has_plan):
+            return False
+        try:
+            return self._context.is_held(table, operation.instant)
+        except (TablekeeperError, OSError) as error:
+            _LOG.warning("operation %d: cannot look at its plan: %s", operation.operation_id, error)
+            return False
+
+    def _start(self, operation: Operation, table: ManagedTable, policy: Policy, attempts: Sequence[Attempt]) -> None:
         store = self._context.store
         self._places.recheck(table.base_path)
-        engine = self._context.engines.find(operation.engine)
+        engine = self._context.engines.find(choose_engine(operation, policy, attempts))
         job = make_job(self._context, operation, table, policy, operation.run_times + 1)
         attempt = store.start_attempt(operation.lease, engine=engine.name, log_path=job.log_path)
         try:
@@ -128,6 +147,7 @@ class ScheduleLoop:
                 job_id=job_id,
                 engine=engine.name,
                 max_failures=policy.max_failures or 1,
+                has_fallback=_has_fallback(policy, engine.name),
                 renewed_s=self._now_s,
                 since_s=self._now_s,
                 is_planned=operation.is_planned,
@@ -164,3 +184,7 @@ class ScheduleLoop:
     @property
     def _now_s(self) -> float:
         return self._context.runtime.clock.monotonic_s()
+
+
+def _has_fallback(policy: Policy, engine: str) -> bool:
+    return policy.fallback_engine is not None and policy.fallback_engine != engine

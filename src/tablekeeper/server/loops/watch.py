@@ -83,6 +83,7 @@ class WatchLoop:
             max_failures=watched.max_failures,
             timing=self._context.settings.timing,
             jitter=self._context.runtime.ids.jitter(),
+            has_fallback=watched.has_fallback,
         )
         seconds = self._context.runtime.clock.monotonic_s() - watched.since_s
         self._context.metrics.attempt_ended(operation.action, outcome, seconds=seconds, result=report.result)
