@@ -146,6 +146,10 @@ class Threads:
         """Start `action` as a periodic background loop."""
         return Periodic(action, interval_s=interval_s, name=name)
 
+    def start(self, action: Callable[[], None], *, name: str) -> None:
+        """Run `action` on a thread of its own that nobody has to wait for, not even the end of the process."""
+        threading.Thread(target=action, name=name, daemon=True).start()
+
     def lock(self) -> AbstractContextManager[bool]:
         """A mutex between threads of this process."""
         return threading.Lock()

@@ -20,6 +20,7 @@ from tablekeeper.server.model import Alarm, Delivery
 from tablekeeper.server.observe.channels import load_channels, parse_channels
 from tablekeeper.server.observe.delivery import MOST_TRIES, AlarmDelivery, mail_of, slack_of
 from tablekeeper.server.settings import AlarmChannel, ServerSettings, Timing
+from tablekeeper.server.store.protocol import NewAlarm
 from tablekeeper.server.store.sql import SqlJobStore, open_store
 from tests.server.conftest import StoreClock
 from tests.support.served import free_port
@@ -86,7 +87,7 @@ def names(*channels: AlarmChannel) -> list[str]:
 def test_a_webhook_gets_the_alarm_and_its_end_once_each(store: SqlJobStore, receiver: HttpReceiver) -> None:
     (hook,) = parse_channels([f"webhook={receiver.url}"])
     sender = delivery_to(store, hook)
-    store.open_alarm("failed:7", rule="failed", text="compaction failed", channels=names(hook))
+    store.open_alarm(NewAlarm("failed:7", "failed", "compaction failed", names(hook)))
     assert sender.run_once() == 1
     store.resolve_alarm("failed:7", channels=names(hook))
     assert sender.run_once() == 1
@@ -104,7 +105,7 @@ def test_a_receiver_that_refuses_is_tried_again_later_and_never_overtaken(
     (hook,) = parse_channels([f"webhook={receiver.url}"])
     sender = delivery_to(store, hook)
     receiver.answers = [500, 302]
-    store.open_alarm("failed:7", rule="failed", text="x", channels=names(hook))
+    store.open_alarm(NewAlarm("failed:7", "failed", "x", names(hook)))
     assert sender.run_once() == 0
     store.resolve_alarm("failed:7", channels=names(hook))
     assert sender.run_once() == 0
@@ -123,7 +124,7 @@ def test_a_message_outlives_a_restart_and_a_receiver_that_is_away(tmp_path: Path
     away = AlarmChannel("webhook", "webhook", f"http://127.0.0.1:{free_port()}/")
     first = open_store(url, now_ms=clock.expression)
     first.migrate()
-    first.open_alarm("failed:7", rule="failed", text="x", channels=["webhook"])
+    first.open_alarm(NewAlarm("failed:7", "failed", "x", ["webhook"]))
     assert delivery_to(first, away).run_once() == 0
     # This one dies with the message in its hands.
     clock.advance(3600)
@@ -139,7 +140,7 @@ def test_a_message_outlives_a_restart_and_a_receiver_that_is_away(tmp_path: Path
 
 
 def test_what_cannot_be_delivered_is_given_up_in_the_end(jobs: SqlJobStore, caplog: pytest.LogCaptureFixture) -> None:
-    jobs.open_alarm("k", rule="failed", text="x", channels=["gone"])
+    jobs.open_alarm(NewAlarm("k", "failed", "x", ["gone"]))
     (claimed,) = jobs.claim_deliveries(1, hold_s=0)
     for _ in range(MOST_TRIES - 1):
         jobs.finish_delivery(claimed, retry_in_s=0)
@@ -150,7 +151,7 @@ def test_what_cannot_be_delivered_is_given_up_in_the_end(jobs: SqlJobStore, capl
 
 def test_slack_gets_one_line_in_which_names_mean_nothing(jobs: SqlJobStore, receiver: HttpReceiver) -> None:
     (slack,) = parse_channels([f"slack={receiver.url}"])
-    jobs.open_alarm("k", rule="late", text="<!channel> & <b>", channels=names(slack))
+    jobs.open_alarm(NewAlarm("k", "late", "<!channel> & <b>", names(slack)))
     assert delivery_to(jobs, slack).run_once() == 1
     (got,) = receiver.got
     assert got == {"text": "*opened* [late] &lt;!channel&gt; &amp; &lt;b&gt; (http://keeper:9091/alarms)"}
@@ -163,7 +164,7 @@ def test_people_get_mail_about_the_alarm_and_about_its_end(jobs: SqlJobStore) ->
     try:
         (mail,) = parse_channels(["email=ops@example.org"], smtp=f"127.0.0.1:{server.port}")
         text = "trips failed\r\nBcc: thief@example.org \x1b[31m é"
-        jobs.open_alarm("k", rule="failed", text=text, channels=names(mail))
+        jobs.open_alarm(NewAlarm("k", "failed", text, names(mail)))
         jobs.resolve_alarm("k", channels=names(mail))
         sender = delivery_to(jobs, mail)
         assert sender.run_once() + sender.run_once() == 2
@@ -180,7 +181,7 @@ def test_people_get_mail_about_the_alarm_and_about_its_end(jobs: SqlJobStore) ->
 
 def test_a_mail_server_that_is_away_keeps_the_message_waiting(store: SqlJobStore, store_clock: StoreClock) -> None:
     (mail,) = parse_channels(["email=ops@example.org"], smtp=f"127.0.0.1:{free_port()}")
-    store.open_alarm("k", rule="failed", text="x", channels=names(mail))
+    store.open_alarm(NewAlarm("k", "failed", "x", names(mail)))
     assert delivery_to(store, mail).run_once() == 0
     store_clock.advance(Timing().back_off_s)
     (waiting,) = store.claim_deliveries(10, hold_s=60)
@@ -198,14 +199,14 @@ def test_targets_are_neither_logged_nor_shown(
     )
     channels = load_channels(file)
     receiver.answers = [503]
-    jobs.open_alarm("k", rule="failed", text="x", channels=names(*channels))
+    jobs.open_alarm(NewAlarm("k", "failed", "x", names(*channels)))
     sender = delivery_to(jobs, *channels)
     sender.run_once()
     assert "the receiver answered 503" in caplog.text
     assert "cannot be reached: ConnectionRefusedError" in caplog.text
     assert SECRET not in caplog.text
     assert SECRET not in repr(ServerSettings(work_dir=tmp_path, channels=channels))
-    jobs.open_alarm("other", rule="failed", text="x", channels=["hook"])
+    jobs.open_alarm(NewAlarm("other", "failed", "x", ["hook"]))
     assert sender.run_once() == 1
     assert receiver.headers[0]["Authorization"] == f"Bearer {SECRET}"
 

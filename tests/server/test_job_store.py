@@ -24,6 +24,7 @@ from tablekeeper.server.policy import DEFAULT_POLICY, Policy
 from tablekeeper.server.store.protocol import (
     JobStore,
     LeaseLostError,
+    NewAlarm,
     NewInstance,
     NewTable,
     NewToken,
@@ -413,8 +414,8 @@ def test_a_table_with_work_under_way_is_not_removed(store: SqlJobStore, running:
 
 
 def test_an_alarm_is_delivered_once_a_channel_and_resolved_once(store: SqlJobStore, store_clock: StoreClock) -> None:
-    assert store.open_alarm("failed:1", rule="failed", text="it failed", channels=["hook", "mail"])
-    assert not store.open_alarm("failed:1", rule="failed", text="again", channels=["hook", "mail"])
+    assert store.open_alarm(NewAlarm("failed:1", "failed", "it failed", ["hook", "mail"]))
+    assert not store.open_alarm(NewAlarm("failed:1", "failed", "again", ["hook", "mail"]))
     first, second = store.claim_deliveries(10, hold_s=60)
     assert (first.channel, second.channel, first.alarm.text) == ("hook", "mail", "it failed")
     assert store.claim_deliveries(10, hold_s=60) == []
@@ -426,13 +427,13 @@ def test_an_alarm_is_delivered_once_a_channel_and_resolved_once(store: SqlJobSto
     mail, resolved = store.claim_deliveries(10, hold_s=60)
     assert (mail.channel, mail.tries, resolved.is_resolved) == ("mail", 1, True)
     assert store.list_alarms(Page(), only_open=True) == []
-    assert store.open_alarm("failed:1", rule="failed", text="once more", channels=[])
+    assert store.open_alarm(NewAlarm("failed:1", "failed", "once more", []))
 
 
 def test_a_delivery_whose_holder_died_is_claimed_again_and_the_dead_one_is_fenced(
     store: SqlJobStore, store_clock: StoreClock
 ) -> None:
-    store.open_alarm("k", rule="failed", text="x", channels=["hook"])
+    store.open_alarm(NewAlarm("k", "failed", "x", ["hook"]))
     (lost,) = store.claim_deliveries(10, hold_s=60)
     store_clock.advance(60)
     (held,) = store.claim_deliveries(10, hold_s=60)

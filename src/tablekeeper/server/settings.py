@@ -22,7 +22,6 @@ class Limits:
     owner_limits: Mapping[str, int] = field(default_factory=dict)
     scheduler_window: int = 500
     looks_per_pass: int = 50
-    reconciled_per_pass: int = 20
     log_bytes: int = 1_000_000
     failed_looks: int = 5
     body_bytes: int = 1_000_000
@@ -47,9 +46,9 @@ class Timing:
     watch_every_s: float = 0.5
     look_every_s: float = 1.0
     look_hold_s: float = 120.0
+    look_patience_s: float = 5.0
     look_min_s: float = 30.0
     look_max_s: float = 3600.0
-    reconcile_every_s: float = 60.0
     expire_every_s: float = 5.0
     alarms_every_s: float = 5.0
     sample_every_s: float = 10.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tablekeeper.server.model import Instance, ManagedTable, Operation, Status
 from tablekeeper.server.settings import Timing
-from tablekeeper.server.store.protocol import QueueDepth
+from tablekeeper.server.store.protocol import NewAlarm, QueueDepth
 
-__all__ = ["BACKLOG", "Firing", "World", "plan_alarms"]
+__all__ = ["BACKLOG", "Firing", "World", "failure_alarm", "plan_alarms"]
 
 BACKLOG = 1000
 
@@ -23,6 +23,10 @@ class Firing:
     text: str
     table_id: int | None = None
     operation_id: int | None = None
+
+    def alarm(self, channels: tuple[str, ...]) -> NewAlarm:
+        """The record of it."""
+        return NewAlarm(self.key, self.rule, self.text, channels, self.table_id, self.operation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,14 @@ def plan_alarms(world: World, timing: Timing) -> list[Firing]:
         *_of_queues(world.depths),
         *_of_instances(world, timing),
     ]
+
+
+def failure_alarm(operation: Operation, table_name: str) -> Firing | None:
+    """The alarm of an operation that has just ended; None unless it is failed or quarantined."""
+    if operation.status not in (Status.FAILED, Status.QUARANTINED):
+        return None
+    world = World(0, (operation,), {operation.table_id: table_name})
+    return next(iter(_of_operation(operation, world, Timing())), None)
 
 
 def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterable[Firing]:

@@ -75,6 +75,7 @@ class ProcessExecutor:
 
     def start(self, job: Job) -> str:
         self._validate(job.parameters)
+        self._reap()
         id_file = self._folder / f"{job.name}.id"
         if id_file.exists():
             return id_file.read_text(encoding="utf-8")
@@ -142,8 +143,13 @@ class ProcessExecutor:
             os.kill(int(job_id.split(":")[1]), signal.SIGTERM)
 
     def close(self) -> None:
-        for child in self._children.values():
-            child.poll()
+        self._reap()
+
+    def _reap(self) -> None:
+        """Let go of those that have ended: most report their end a moment before, and are not asked again."""
+        for job_id, child in list(self._children.items()):
+            if child.poll() is not None:
+                self._children.pop(job_id, None)
 
     def _without_a_word(self, job_id: str, plan: str | None) -> JobReport:
         exit_file = _exit_file(self._spec_file(job_id.split(":", 2)[2]))

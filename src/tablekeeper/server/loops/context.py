@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tablekeeper.runtime import Runtime
+from tablekeeper.server.decisions.alarms import failure_alarm
+from tablekeeper.server.decisions.outcomes import Verdict
 from tablekeeper.server.engines.parameters import hudi_settings
 from tablekeeper.server.engines.protocol import Job
 from tablekeeper.server.engines.registry import Engines
-from tablekeeper.server.model import ManagedTable, Operation, ServiceAction
+from tablekeeper.server.model import ManagedTable, Operation, ServiceAction, Signal, Status, transition
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
 from tablekeeper.table.summary import TimelineSummary
 
-__all__ = ["LoopContext", "Watched", "about", "make_job"]
+__all__ = ["LoopContext", "Watched", "about", "make_job", "settle"]
 
 
 @dataclass(slots=True)
@@ -59,6 +61,26 @@ class LoopContext:
 def about(operation: Operation) -> dict[str, object]:
     """What a log line about an operation carries besides its text."""
     return {"operation_id": operation.operation_id, "table_id": operation.table_id}
+
+
+def settle(context: LoopContext, operation: Operation, verdict: Verdict) -> None:
+    """End the claim as the verdict says. What fails or is quarantined has its alarm in the same moment."""
+    store = context.store
+    alarm = None
+    if verdict.signal in (Signal.FAIL, Signal.QUARANTINE):
+        ended = replace(operation, status=transition(Status.RUNNING, verdict.signal), note=verdict.note)
+        name = store.load_table(operation.table_id).name
+        firing = failure_alarm(ended, name)
+        channels = tuple(channel.name for channel in context.settings.channels)
+        alarm = firing.alarm(channels) if firing is not None else None
+    store.settle(
+        operation.lease,
+        verdict.signal,
+        note=verdict.note,
+        delay_s=verdict.delay_s,
+        counts_as_failure=verdict.counts_as_failure,
+        alarm=alarm,
+    )
 
 
 def make_job(context: LoopContext, operation: Operation, table: ManagedTable, policy: Policy, number: int) -> Job:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tablekeeper.server.decisions.alarms import World, plan_alarms
 from tablekeeper.server.loops.context import LoopContext, about
-from tablekeeper.server.model import Operation, Status
+from tablekeeper.server.model import Alarm, Operation, Status
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter, UnknownRecordError
 
 __all__ = ["AlarmLoop", "BeatLoop", "ExpireLoop", "PruneLoop"]
@@ -15,6 +17,8 @@ __all__ = ["AlarmLoop", "BeatLoop", "ExpireLoop", "PruneLoop"]
 _LOG = logging.getLogger(__name__)
 _BATCH = 500
 _SEEN = 200
+_MOST_PAGES = 100
+_NAMES = 10_000
 
 
 class BeatLoop:
@@ -54,18 +58,25 @@ class PruneLoop:
 
     def run_once(self) -> int:
         keep_s = self._context.settings.timing.keep_finished_s
-        pruned = self._context.store.prune(keep_s=keep_s, limit=_BATCH)
+        pruned = 0
+        # In small transactions, and until there is nothing left: a busy service finishes more than one batch a pass.
+        for _ in range(_MOST_PAGES):
+            batch = self._context.store.prune(keep_s=keep_s, limit=_BATCH)
+            pruned += batch
+            if batch < _BATCH:
+                break
         return pruned + self._prune_files(keep_s)
 
     def _prune_files(self, keep_s: float) -> int:
         before_s = self._context.runtime.clock.now_ms() / 1000 - keep_s
         gone = 0
-        for folder in ("attempts", "jobs"):
+        for folder in ("attempts", "jobs", "warm"):
             for path in (Path(self._context.settings.work_dir) / folder).glob("*"):
                 # Other instances may share the folder: a file that has gone meanwhile is no error.
-                if path.exists() and path.stat().st_mtime < before_s:
-                    path.unlink(missing_ok=True)
-                    gone += 1
+                with suppress(FileNotFoundError):
+                    if path.is_file() and path.stat().st_mtime < before_s:
+                        path.unlink()
+                        gone += 1
         return gone
 
 
@@ -74,28 +85,29 @@ class AlarmLoop:
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
-        # Tables keep their names, and there are not more of them than are registered.
+        # Tables keep their names.
         self._names: dict[int, str] = {}
 
     def run_once(self) -> int:
         """How many were opened or resolved."""
         store, settings = self._context.store, self._context.settings
-        channels = [channel.name for channel in settings.channels]
+        channels = tuple(channel.name for channel in settings.channels)
         firing = {each.key: each for each in plan_alarms(self._load_world(), settings.timing)}
-        changed = 0
-        for each in firing.values():
-            changed += store.open_alarm(
-                each.key,
-                rule=each.rule,
-                text=each.text,
-                channels=channels,
-                table_id=each.table_id,
-                operation_id=each.operation_id,
-            )
-        for alarm in store.list_alarms(Page(limit=_BATCH), only_open=True):
-            if alarm.key not in firing and not self._still_stands(alarm.rule, alarm.operation_id):
-                changed += store.resolve_alarm(alarm.key, channels=channels)
+        still_open = {each.key: each for each in self._load_open()}
+        changed = sum(store.open_alarm(each.alarm(channels)) for key, each in firing.items() if key not in still_open)
+        for key, alarm in still_open.items():
+            if key not in firing and not self._still_stands(alarm.rule, alarm.operation_id):
+                changed += store.resolve_alarm(key, channels=channels)
         return changed
+
+    def _load_open(self) -> Iterator[Alarm]:
+        after = 0
+        for _ in range(_MOST_PAGES):
+            page = self._context.store.list_alarms(Page(after, _BATCH), only_open=True)
+            yield from page
+            if len(page) < _BATCH:
+                return
+            after = page[-1].alarm_id
 
     def _load_world(self) -> World:
         store = self._context.store
@@ -116,6 +128,8 @@ class AlarmLoop:
 
     def _name(self, table_id: int) -> str:
         if table_id not in self._names:
+            if len(self._names) >= _NAMES:
+                self._names.clear()
             try:
                 self._names[table_id] = self._context.store.load_table(table_id).name
             except UnknownRecordError:

@@ -2,14 +2,19 @@
 
 A look costs one read and one listing. A table on which nothing happens is looked at less and less often, up to the
 longest pause; one that cannot be read is tried again a few times and then quarantined, with the reason.
+
+A look that does not come back, because its storage never answers, holds up one thread and nobody else: the pass goes on
+without it, and after the time for which the table is held it counts as failed.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.runtime import Event
 from tablekeeper.server.decisions.due import plan_due, table_facts
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
 from tablekeeper.server.loops.context import LoopContext, about
@@ -21,7 +26,18 @@ __all__ = ["LookLoop"]
 
 _LOG = logging.getLogger(__name__)
 _WIDTH = 8
+_MOST_SLOW = 32
 _LONGEST_DOUBLING = 20
+
+
+class _Looker:
+    """One thread of a pass: the table that it is looking at, since when, and whether anybody still waits for it."""
+
+    def __init__(self, done: Event) -> None:
+        self.done = done
+        self.table: ManagedTable | None = None
+        self.since_s = 0.0
+        self.is_given_up = False
 
 
 class LookLoop:
@@ -29,20 +45,67 @@ class LookLoop:
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
+        self._slow: list[_Looker] = []
 
     def run_once(self) -> int:
-        """Look at those that are due, a bounded number; how many."""
+        """Look at those that are due, a bounded number; how many were claimed."""
+        self._give_up_slow_ones()
+        if len(self._slow) >= _MOST_SLOW:
+            _LOG.warning("%d looks have not come back: waiting for them before others begin", len(self._slow))
+            return 0
         limits, timing = self._context.settings.limits, self._context.settings.timing
         tables = self._context.store.claim_looks(limits.looks_per_pass, hold_s=timing.look_hold_s)
-        self._context.runtime.threads.map(self.look_at, tables, width=_WIDTH)
+        self._look_at_all(tables)
         return len(tables)
 
     def look_at(self, table: ManagedTable) -> None:
         """One table: reconcile, decide, submit."""
+        self._look(table, _Looker(self._context.runtime.threads.event()))
+
+    def _look_at_all(self, tables: Sequence[ManagedTable]) -> None:
+        waiting = deque(tables)
+        threads = self._context.runtime.threads
+        lookers = [_Looker(threads.event()) for _ in range(min(_WIDTH, len(waiting)))]
+        for looker in lookers:
+            threads.start(lambda looker=looker: self._work_off(waiting, looker), name="tablekeeper-look")  # type: ignore[misc]
+        until_s = self._now_s + self._context.settings.timing.look_patience_s
+        for looker in lookers:
+            if not looker.done.wait(max(0.0, until_s - self._now_s)):
+                self._slow.append(looker)
+
+    def _work_off(self, waiting: deque[ManagedTable], looker: _Looker) -> None:
+        try:
+            while not looker.is_given_up:
+                try:
+                    looker.table = waiting.popleft()
+                except IndexError:
+                    return
+                looker.since_s = self._now_s
+                self._look(looker.table, looker)
+        except Exception:  # noqa: BLE001 (the database was away: the table is looked at again when its hold is over)
+            _LOG.exception("a look was not finished")
+        finally:
+            looker.table = None
+            looker.done.set()
+
+    def _give_up_slow_ones(self) -> None:
+        hold_s = self._context.settings.timing.look_hold_s
+        self._slow = [each for each in self._slow if not each.done.wait(0)]
+        for looker in list(self._slow):
+            table = looker.table
+            if table is not None and self._now_s - looker.since_s > hold_s:
+                looker.is_given_up = True
+                self._slow.remove(looker)
+                self._note_failure(table, f"its storage did not answer within {hold_s:.0f} s")
+
+    def _look(self, table: ManagedTable, looker: _Looker) -> None:
         try:
             summary = self._context.look(table)
-        except (TablekeeperError, OSError, ValueError) as error:
-            self._note_failure(table, error)
+        except Exception as error:  # noqa: BLE001 (whatever a damaged table makes of it; it must not hold up the others)
+            if not looker.is_given_up:
+                self._note_failure(table, f"{type(error).__name__}: {error}")
+            return
+        if looker.is_given_up:
             return
         self._reconcile(table, summary)
         has_work = self._submit_due(table, summary)
@@ -100,9 +163,8 @@ class LookLoop:
                 store.revive(submitted.operation.operation_id, note="its plan is on the timeline now")
         return has_work
 
-    def _note_failure(self, table: ManagedTable, error: Exception) -> None:
+    def _note_failure(self, table: ManagedTable, reason: str) -> None:
         store = self._context.store
-        reason = f"{type(error).__name__}: {error}"
         _LOG.warning("cannot look at %s: %s", table.name, reason)
         store.finish_look(table.table_id, None, next_in_s=self._pause_s(table, is_idle=True), is_idle=True)
         if table.failed_looks + 1 >= self._context.settings.limits.failed_looks:
@@ -116,3 +178,7 @@ class LookLoop:
         return min(timing.look_max_s, timing.look_min_s * 2.0**doublings) * (
             0.9 + 0.2 * self._context.runtime.ids.jitter()
         )
+
+    @property
+    def _now_s(self) -> float:
+        return self._context.runtime.clock.monotonic_s()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.server.decisions.choose import choose_next
 from tablekeeper.server.decisions.outcomes import choose_engine, judge_attempt
 from tablekeeper.server.engines.protocol import JobState
-from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job
+from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job, settle
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
 from tablekeeper.server.places import AllowedPlaces, ForbiddenPlaceError
 from tablekeeper.server.policy import DEFAULT_POLICY, Policy
@@ -73,6 +75,11 @@ class ScheduleLoop:
             # An engine that is not here, a link that leads out of what is allowed, a policy of a newer release: waiting
             # does not help.
             self._settle(operation, DEFAULT_POLICY, AttemptOutcome.REFUSED, str(error))
+        except SQLAlchemyError:
+            raise
+        except Exception as error:  # noqa: BLE001 (it counts, so that it ends as failed and not in a circle)
+            _LOG.exception("operation %d: cannot be started", operation.operation_id, extra=about(operation))
+            self._settle(operation, DEFAULT_POLICY, AttemptOutcome.FAILED, f"{type(error).__name__}: {error}")
 
     def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
         """Go on with an attempt of an earlier holder, if its job can be reached and is not without a trace."""
@@ -170,13 +177,7 @@ class ScheduleLoop:
             timing=self._context.settings.timing,
             jitter=self._context.runtime.ids.jitter(),
         )
-        self._context.store.settle(
-            operation.lease,
-            verdict.signal,
-            note=verdict.note,
-            delay_s=verdict.delay_s,
-            counts_as_failure=verdict.counts_as_failure,
-        )
+        settle(self._context, operation, verdict)
 
     def _watch(self, watched: Watched) -> None:
         self._context.watched[watched.operation.operation_id] = watched

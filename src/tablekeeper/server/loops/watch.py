@@ -7,11 +7,13 @@ or found that the table's heartbeat holds the plan.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
-from tablekeeper.errors import TablekeeperError
+from sqlalchemy.exc import SQLAlchemyError
+
 from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobReport, JobState
-from tablekeeper.server.loops.context import LoopContext, Watched, about
+from tablekeeper.server.loops.context import LoopContext, Watched, about, settle
 from tablekeeper.server.model import AttemptOutcome, Signal
 from tablekeeper.server.store.protocol import LeaseLostError
 
@@ -35,6 +37,12 @@ class WatchLoop:
             except LeaseLostError as error:
                 _LOG.warning("%s", error)
                 is_over = True
+            except SQLAlchemyError:
+                # Not this attempt's fault: the database is away, for the others too.
+                raise
+            except Exception:  # noqa: BLE001 (one attempt must not keep the leases of the others from being renewed)
+                _LOG.exception("operation %d: cannot look after it", watched.operation.operation_id)
+                is_over = False
             if is_over:
                 self._context.watched.pop(watched.operation.operation_id, None)
                 ended += 1
@@ -55,7 +63,7 @@ class WatchLoop:
     def _poll(self, watched: Watched) -> JobReport:
         try:
             return self._context.engines.find(watched.engine).poll(watched.job_id, watched.job)
-        except (TablekeeperError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 (whatever damaged files make of it)
             # One job whose files are damaged must not hold up the others: it counts as lost.
             _LOG.warning("operation %d: cannot tell how it is doing: %s", watched.operation.operation_id, error)
             return JobReport(JobState.UNKNOWN)
@@ -68,8 +76,8 @@ class WatchLoop:
         renewed = self._context.store.renew(watched.operation.lease, lease_s=timing.lease_s)
         watched.renewed_s = now_s
         if renewed.cancel_reason and not watched.is_cancelling:
-            watched.is_cancelling = True
             self._context.engines.find(watched.engine).cancel(watched.job_id)
+            watched.is_cancelling = True
 
     def _settle(self, watched: Watched, report: JobReport) -> None:
         store = self._context.store
@@ -89,13 +97,7 @@ class WatchLoop:
         self._context.metrics.attempt_ended(operation.action, outcome, seconds=seconds, result=report.result)
         lease = watched.operation.lease
         store.finish_attempt(lease, watched.number, outcome, message=message, result=report.result)
-        store.settle(
-            lease,
-            verdict.signal,
-            note=verdict.note,
-            delay_s=verdict.delay_s,
-            counts_as_failure=verdict.counts_as_failure,
-        )
+        settle(self._context, replace(operation, lease_token=lease.token, instance_id=lease.instance_id), verdict)
         _LOG.info(
             "operation %d: attempt %d %s", operation.operation_id, watched.number, outcome.value, extra=about(operation)
         )

@@ -45,6 +45,7 @@ __all__ = [
     "JobStore",
     "LeaseLostError",
     "Load",
+    "NewAlarm",
     "NewInstance",
     "NewTable",
     "NewToken",
@@ -194,6 +195,18 @@ class NewToken:
     path_prefixes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NewAlarm:
+    """An alarm to be opened, unless one of its key is open; one message a channel goes with it."""
+
+    key: str
+    rule: str
+    text: str
+    channels: Sequence[str] = ()
+    table_id: int | None = None
+    operation_id: int | None = None
+
+
 class TableStore(Protocol):
     """Registered tables, their policies, and when their timelines are looked at."""
 
@@ -321,9 +334,19 @@ class OperationStore(Protocol):
         ...
 
     def settle(
-        self, lease: Lease, signal: Signal, *, note: str, delay_s: float = 0.0, counts_as_failure: bool = False
+        self,
+        lease: Lease,
+        signal: Signal,
+        *,
+        note: str,
+        delay_s: float = 0.0,
+        counts_as_failure: bool = False,
+        alarm: NewAlarm | None = None,
     ) -> Operation:
-        """End the claim: complete, fail, cancel, quarantine, or wait `delay_s` for another attempt."""
+        """End the claim: complete, fail, cancel, quarantine, or wait `delay_s` for another attempt.
+
+        `alarm` is opened with it or not at all: nothing fails in silence because somebody died in between.
+        """
         ...
 
     def settle_waiting(self, operation_id: int, signal: Signal, *, note: str) -> bool:
@@ -347,7 +370,9 @@ class OperationStore(Protocol):
         ...
 
     def prune(self, *, keep_s: float, limit: int) -> int:
-        """Delete finished operations (with attempts), events and resolved alarms older than that; how many."""
+        """Delete what is older than that, `limit` of each kind: finished operations with their attempts, events,
+        resolved alarms, and instances that are gone; of operations that go on, all attempts but the newest. How many.
+        """
         ...
 
     def queue_depths(self) -> list[QueueDepth]:
@@ -394,16 +419,7 @@ class OperationStore(Protocol):
 class AlarmStore(Protocol):
     """Alarms and the messages about them that have to arrive."""
 
-    def open_alarm(
-        self,
-        key: str,
-        *,
-        rule: str,
-        text: str,
-        channels: Sequence[str],
-        table_id: int | None = None,
-        operation_id: int | None = None,
-    ) -> bool:
+    def open_alarm(self, alarm: NewAlarm) -> bool:
         """Fire; False if an alarm of this key is open already. One delivery a channel is queued with it."""
         ...
 

@@ -9,11 +9,11 @@ from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
 from tablekeeper.server.model import Alarm, Delivery, Instance, Status, Token
 from tablekeeper.server.store.database import Database
-from tablekeeper.server.store.protocol import NewInstance, NewToken, Page, UnknownRecordError
+from tablekeeper.server.store.protocol import NewAlarm, NewInstance, NewToken, Page, UnknownRecordError
 from tablekeeper.server.store.rows import alarm_of, json_text, token_of
 from tablekeeper.server.store.schema import ALARM, DELIVERY, INSTANCE, OPERATION, TOKEN
 
-__all__ = ["SqlAlarms", "SqlInstances", "SqlTokens"]
+__all__ = ["SqlAlarms", "SqlInstances", "SqlTokens", "open_alarm_in"]
 
 _HELD = (Status.CLAIMED, Status.RUNNING)
 _MAX_KEY = 255
@@ -27,37 +27,8 @@ class SqlAlarms:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def open_alarm(
-        self,
-        key: str,
-        *,
-        rule: str,
-        text: str,
-        channels: Sequence[str],
-        table_id: int | None = None,
-        operation_id: int | None = None,
-    ) -> bool:
-        statement = insert(ALARM).values(
-            alarm_key=key[:_MAX_KEY],
-            open_key=key[:_MAX_KEY],
-            rule=rule,
-            text=text[:_MAX_TEXT],
-            opened_ms=self._database.now,
-            tbl_id=table_id,
-            operation_id=operation_id,
-        )
-
-        def work(connection: Connection) -> bool:
-            is_open = select(ALARM.c.alarm_id).where(ALARM.c.open_key == key[:_MAX_KEY])
-            if connection.execute(is_open).scalar_one_or_none() is not None:
-                return False
-            alarm_id = self._database.insert_or_none(connection, statement)
-            if alarm_id is None:
-                return False
-            self._queue(connection, alarm_id, channels, is_resolved=False)
-            return True
-
-        return self._database.write(work)
+    def open_alarm(self, alarm: NewAlarm) -> bool:
+        return self._database.write(lambda connection: open_alarm_in(self._database, connection, alarm))
 
     def resolve_alarm(self, key: str, *, channels: Sequence[str]) -> bool:
         def work(connection: Connection) -> bool:
@@ -68,7 +39,7 @@ class SqlAlarms:
             connection.execute(
                 update(ALARM).where(ALARM.c.alarm_id == alarm_id).values(open_key=None, resolved_ms=self._database.now)
             )
-            self._queue(connection, alarm_id, channels, is_resolved=True)
+            _queue(self._database, connection, alarm_id, channels, is_resolved=True)
             return True
 
         return self._database.write(work)
@@ -128,20 +99,45 @@ class SqlAlarms:
         )
         self._database.write(lambda connection: connection.execute(statement))
 
-    def _queue(self, connection: Connection, alarm_id: int, channels: Sequence[str], *, is_resolved: bool) -> None:
-        for channel in channels:
-            connection.execute(
-                insert(DELIVERY).values(
-                    alarm_id=alarm_id,
-                    channel=channel,
-                    is_resolved=is_resolved,
-                    is_delivered=False,
-                    tries=0,
-                    token=0,
-                    next_ms=self._database.now,
-                    note="",
-                )
+
+def open_alarm_in(database: Database, connection: Connection, alarm: NewAlarm) -> bool:
+    """Open it as a part of a transaction; False if one of its key is open."""
+    key = alarm.key[:_MAX_KEY]
+    is_open = select(ALARM.c.alarm_id).where(ALARM.c.open_key == key)
+    if connection.execute(is_open).scalar_one_or_none() is not None:
+        return False
+    statement = insert(ALARM).values(
+        alarm_key=key,
+        open_key=key,
+        rule=alarm.rule,
+        text=alarm.text[:_MAX_TEXT],
+        opened_ms=database.now,
+        tbl_id=alarm.table_id,
+        operation_id=alarm.operation_id,
+    )
+    alarm_id = database.insert_or_none(connection, statement)
+    if alarm_id is None:
+        return False
+    _queue(database, connection, alarm_id, alarm.channels, is_resolved=False)
+    return True
+
+
+def _queue(
+    database: Database, connection: Connection, alarm_id: int, channels: Sequence[str], *, is_resolved: bool
+) -> None:
+    for channel in channels:
+        connection.execute(
+            insert(DELIVERY).values(
+                alarm_id=alarm_id,
+                channel=channel,
+                is_resolved=is_resolved,
+                is_delivered=False,
+                tries=0,
+                token=0,
+                next_ms=database.now,
+                note="",
             )
+        )
 
 
 class SqlTokens:

@@ -24,9 +24,10 @@ from tablekeeper.server.model import (
     transition,
 )
 from tablekeeper.server.store.database import Database, database_utc_now
-from tablekeeper.server.store.protocol import LeaseLostError, Load, Queued, RunningLoad, UnknownRecordError
+from tablekeeper.server.store.protocol import LeaseLostError, Load, NewAlarm, Queued, RunningLoad, UnknownRecordError
 from tablekeeper.server.store.rows import attempt_of, json_text, operation_of
 from tablekeeper.server.store.schema import ATTEMPT, OPERATION, TBL_STATE
+from tablekeeper.server.store.sql_alarms import open_alarm_in
 
 __all__ = ["SqlClaims"]
 
@@ -185,7 +186,14 @@ class SqlClaims:
         self._database.write(work)
 
     def settle(
-        self, lease: Lease, signal: Signal, *, note: str, delay_s: float = 0.0, counts_as_failure: bool = False
+        self,
+        lease: Lease,
+        signal: Signal,
+        *,
+        note: str,
+        delay_s: float = 0.0,
+        counts_as_failure: bool = False,
+        alarm: NewAlarm | None = None,
     ) -> Operation:
         def work(connection: Connection) -> Operation:
             held = self._held(connection, lease)
@@ -201,6 +209,8 @@ class SqlClaims:
                 failures=held.failures + counts_as_failure,
                 note=note[:_MAX_TEXT],
             )
+            if alarm is not None:
+                open_alarm_in(self._database, connection, alarm)
             return _load(connection, lease.operation_id)
 
         return self._database.write(work)

@@ -28,7 +28,7 @@ from tablekeeper.server.store.protocol import (
     UnknownRecordError,
 )
 from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text
-from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, OPERATION, TBL
+from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, INSTANCE, OPERATION, TBL
 
 __all__ = ["SqlOperations"]
 
@@ -155,13 +155,28 @@ class SqlOperations:
                 (OPERATION.c.operation_id, OPERATION.c.finished_ms),
                 (EVENT.c.event_id, EVENT.c.at_ms),
                 (ALARM.c.alarm_id, ALARM.c.resolved_ms),
+                (INSTANCE.c.instance_id, INSTANCE.c.seen_ms),
             ):
                 old = list(connection.execute(select(column).where(moment < before).limit(limit)).scalars())
                 if old:
                     gone += connection.execute(delete(column.table).where(column.in_(old))).rowcount
-            return gone
+            return gone + self._prune_attempts(connection, limit)
 
         return self._database.write(work)
+
+    @staticmethod
+    def _prune_attempts(connection: Connection, limit: int) -> int:
+        """Of operations that are tried for ever, because somebody else holds their plan, only the newest stay."""
+        often = (OPERATION.c.status.in_(ACTIVE), OPERATION.c.run_times > _SHOWN_ATTEMPTS)
+        gone = 0
+        for row in connection.execute(
+            select(OPERATION.c.operation_id, OPERATION.c.run_times).where(*often).limit(limit)
+        ):
+            older = ATTEMPT.c.number <= row.run_times - _SHOWN_ATTEMPTS
+            gone += connection.execute(
+                delete(ATTEMPT).where(ATTEMPT.c.operation_id == row.operation_id, older)
+            ).rowcount
+        return gone
 
     def queue_depths(self) -> list[QueueDepth]:
         query = (
