@@ -117,6 +117,46 @@ def add(
         raise InvalidRequestError(f"{len(failed)} of {len(paths)} tables were not registered:\n" + "\n".join(failed))
 
 
+@management_commands.command(
+    epilog=examples("tablekeeper service rebuild /lake/sales --db sales", "tablekeeper service rebuild s3://lake/web")
+)
+@reported
+def rebuild(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder of tables, or a prefix of an object store.")],
+    *,
+    db: Annotated[str, typer.Option(help="Name of the database.")] = "default",
+    storage_option: StorageOption = None,
+    url: Url = "http://localhost:9091",
+    debug: Debug = False,
+) -> None:
+    """Fill a database that was lost from the tables below a path.
+
+    Registers every table, takes the history of its services from its timeline and has it looked at: plans that wait
+    there become operations. Doing it twice changes nothing. Policies, tokens and failures are not on any timeline.
+    """
+    absolute = path if "://" in path else str(Path(path).absolute())
+    paths = find_tables(absolute, storage_options=option_pairs(storage_option), runtime=SYSTEM_RUNTIME)
+    client = _client(url)
+    recorded = waiting = 0
+    failed = []
+    with Progress(transient=True) as progress:
+        task = progress.add_task("rebuilding", total=len(paths))
+        for each in paths:
+            try:
+                table = client.post("/v1/tables", {"db_name": db, "base_path": each})
+                told = client.post(path_of("v1", "tables", table["db_name"], table["table_name"], "rebuild"))
+                recorded += told["recorded"]
+                waiting += told["waiting"]
+            except ServiceRefusedError as error:
+                failed.append(f"{each}: {error}")
+            progress.advance(task)
+    typer.echo(
+        f"{len(paths) - len(failed)} tables registered, {recorded} completed operations noted, {waiting} plans wait"
+    )
+    if failed:
+        raise InvalidRequestError(f"{len(failed)} of {len(paths)} tables were not rebuilt:\n" + "\n".join(failed))
+
+
 @management_commands.command(epilog=examples("tablekeeper service remove sales.trips"))
 @reported
 def remove(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug = False) -> None:

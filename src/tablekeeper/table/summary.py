@@ -12,7 +12,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
 from tablekeeper.timeline import Timeline, parse_time
 
-__all__ = ["PendingAction", "TimelineSummary", "summarize_timeline"]
+__all__ = ["CompletedService", "PendingAction", "TimelineSummary", "summarize_timeline"]
 
 _SERVICES = {**{kind.action: kind.identifier for kind in ServiceKind}, Action.CLEAN: Action.CLEAN.value}
 
@@ -27,12 +27,24 @@ class PendingAction:
 
 
 @dataclass(frozen=True, slots=True)
+class CompletedService:
+    """A table service that has completed, with the times of the timeline in epoch milliseconds."""
+
+    instant: str
+    service: str
+    requested_ms: int
+    completed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineSummary:
     """The state of the timeline. Commits count that completed after the last plan of the service was requested.
 
     `behind_since_ms` is when the first delta commit completed that no compaction has seen; None if there is none.
     `completed` are requested times; whatever began before `first_time` has been archived. `latest_completed` is the
     newest completed plan of each service.
+    `completed` are requested times; whatever began before `first_time` has been archived. `services` are the table
+    services among the completed ones.
     """
 
     name: str
@@ -48,6 +60,7 @@ class TimelineSummary:
     completed: frozenset[str] = frozenset()
     first_time: str = ""
     latest_completed: Mapping[str, str] = field(default_factory=dict)
+    services: tuple[CompletedService, ...] = ()
 
     def has_completed(self, instant: str) -> bool:
         """Whether the action of this instant completed, also if it has been archived since."""
@@ -95,6 +108,17 @@ def summarize_timeline(files: Sequence[Instant], config: TableConfig) -> Timelin
         completed=frozenset(i.requested_at.value for i in timeline.completed),
         latest_completed={service: found for action, service in _SERVICES.items() if (found := last(action))},
         first_time=timeline.first_active_write.value if timeline.first_active_write is not None else "",
+        services=tuple(
+            CompletedService(
+                i.requested_at.value,
+                service,
+                parse_time(i.requested_at.value, zone=config.time_zone),
+                _completed_ms(i, config.time_zone),
+            )
+            for i in timeline.completed
+            for action, service in _SERVICES.items()
+            if i.requested_at in planned.get(action, ())
+        ),
     )
 
 

@@ -41,6 +41,7 @@ from tablekeeper.server.store.protocol import (
     NewToken,
     OperationFilter,
     Page,
+    PastOperation,
     Submission,
     TableFilter,
     UnknownRecordError,
@@ -194,6 +195,22 @@ class AdminCalls:
         """Forget the table. Its files are not touched."""
         caller.require(Role.OPERATOR)
         self._store.remove_table(self.find_table(caller, db_name, table_name).table_id)
+
+    def rebuild_table(self, caller: Caller, db_name: str, table_name: str) -> dict[str, Any]:
+        """Take the history of a table's services from its timeline, as far as that goes, and look at it at once.
+
+        For a database that was lost. What is known already stays as it is, so that doing it twice changes nothing.
+        """
+        caller.require(Role.OPERATOR)
+        table = self.find_table(caller, db_name, table_name)
+        summary = self._timelines.summary(table.base_path)
+        past = [
+            PastOperation(each.instant, ServiceAction.parse(each.service), each.requested_ms, each.completed_ms)
+            for each in summary.services
+        ]
+        recorded = self._store.record_past(table.table_id, past)
+        self._store.notice_commit(table.table_id)
+        return {"table": table.name, "recorded": recorded, "waiting": len(summary.pending)}
 
     def run_service(self, caller: Caller, db_name: str, table_name: str, action: str) -> dict[str, Any]:
         """Ask for a service now, whether it is due or not. Asking again before it has run changes nothing."""

@@ -248,6 +248,12 @@ def release_table(request: Request, db_name: str, table_name: str, caller: Opera
     return _calls(request).admin.release(caller, db_name, table_name)
 
 
+@_tables.post("/{db_name}/{table_name}/rebuild")
+def rebuild_table(request: Request, db_name: str, table_name: str, caller: Operator) -> dict[str, Any]:
+    """Take the history of its services from its timeline, after the database was lost."""
+    return _calls(request).admin.rebuild_table(caller, db_name, table_name)
+
+
 @_tables.post("/{db_name}/{table_name}/run/{service}")
 def run_service(request: Request, db_name: str, table_name: str, service: str, caller: Operator) -> dict[str, Any]:
     """Ask for a service now, whether it is due or not."""

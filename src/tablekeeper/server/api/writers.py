@@ -20,6 +20,7 @@ from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.model import ManagedTable, Role, ServiceAction
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.store.protocol import JobStore, NewTable, Submission
+from tablekeeper.table.summary import TimelineSummary
 
 __all__ = [
     "DEFAULT_DATABASE",
@@ -48,6 +49,10 @@ class TimelineLookup(Protocol):
 
     def plans(self, base_path: str) -> Mapping[str, tuple[ServiceAction | None, bool]]:
         """The service (None: something else) and whether it is completed, of each instant of the active timeline."""
+        ...
+
+    def summary(self, base_path: str) -> TimelineSummary:
+        """What waits, what is due, and which services have completed."""
         ...
 
 

@@ -81,12 +81,16 @@ class LookLoop:
                 except IndexError:
                     return
                 looker.since_s = self._now_s
-                self._look(looker.table, looker)
-        except Exception:  # noqa: BLE001 (the database was away: the table is looked at again when its hold is over)
-            _LOG.exception("a look was not finished")
+                self._finish_or_log(looker.table, looker)
         finally:
             looker.table = None
             looker.done.set()
+
+    def _finish_or_log(self, table: ManagedTable, looker: _Looker) -> None:
+        try:
+            self._look(table, looker)
+        except Exception:  # noqa: BLE001 (the database was away: the table is looked at again when its hold is over)
+            _LOG.exception("the look at %s was not finished", table.name)
 
     def _give_up_slow_ones(self) -> None:
         hold_s = self._context.settings.timing.look_hold_s

@@ -52,6 +52,7 @@ __all__ = [
     "OperationFilter",
     "OperationStore",
     "Page",
+    "PastOperation",
     "QueueDepth",
     "Queued",
     "RunningLoad",
@@ -123,6 +124,16 @@ class Submission:
     deadline_in_s: float | None = None
     why: str = ""
     trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PastOperation:
+    """A service that a timeline has as completed. Times are the timeline's, in epoch milliseconds."""
+
+    instant: str
+    action: ServiceAction
+    requested_ms: int
+    completed_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +287,10 @@ class OperationStore(Protocol):
     """The queue."""
 
     def submit(self, submission: Submission) -> Submitted: ...
+
+    def record_past(self, table_id: int, past: Sequence[PastOperation]) -> int:
+        """Note services that completed without this database; how many of them it did not know."""
+        ...
 
     def remove(self, table_id: int, instants: Sequence[str]) -> list[Operation]:
         """The client took these plans back: pending ones are cancelled, running ones are asked to stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from tablekeeper.server.store.database import Database, database_utc_now
 from tablekeeper.server.store.protocol import (
     OperationFilter,
     Page,
+    PastOperation,
     QueueDepth,
     Submission,
     Submitted,
@@ -34,6 +36,7 @@ __all__ = ["SqlOperations"]
 
 _SHOWN_ATTEMPTS = 50
 _MAX_TEXT = 2000
+_FROM_TIMELINE = "the timeline has it as completed"
 
 
 class SqlOperations:
@@ -60,6 +63,27 @@ class SqlOperations:
             if known.status is Status.CANCELLED:
                 self._back_to_pending(connection, known, note="submitted again after it was removed")
             return Submitted(_load(connection, known.operation_id), is_new=True)
+
+        return self._database.write(work)
+
+    def record_past(self, table_id: int, past: Sequence[PastOperation]) -> int:
+        def work(connection: Connection) -> int:
+            known = set(connection.execute(select(OPERATION.c.instant).where(OPERATION.c.tbl_id == table_id)).scalars())
+            noted = 0
+            for each in past:
+                if each.instant in known:
+                    continue
+                values = self._new(connection, Submission(table_id, each.instant, each.action, why=_FROM_TIMELINE)) | {
+                    "status": Status.COMPLETED,
+                    "create_time": _moment(each.requested_ms),
+                    "schedule_time": _moment(each.requested_ms),
+                    "update_time": _moment(each.completed_ms),
+                    "not_before_ms": each.requested_ms,
+                    "finished_ms": each.completed_ms,
+                    "note": _FROM_TIMELINE,
+                }
+                noted += self._database.insert_or_none(connection, insert(OPERATION).values(**values)) is not None
+            return noted
 
         return self._database.write(work)
 
@@ -303,6 +327,11 @@ class SqlOperations:
             not_before_ms=self._database.now,
             note=note[:_MAX_TEXT],
         )
+
+
+def _moment(ms: int) -> dt.datetime:
+    """As the columns of the RFC keep it: UTC, without a zone."""
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).replace(tzinfo=None)
 
 
 def _load(connection: Connection, operation_id: int, *, lock: bool = False) -> Operation:

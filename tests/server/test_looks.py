@@ -1,0 +1,77 @@
+"""Looks at timelines go wrong in every way that storage can: nobody else waits, and the reason is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tablekeeper.runtime import SYSTEM_RUNTIME, Event
+from tablekeeper.server.app import Service, open_service
+from tablekeeper.server.loops.looks import LookLoop
+from tablekeeper.server.model import ManagedTable
+from tablekeeper.server.settings import Limits, ServerSettings, Timing
+from tablekeeper.server.store.protocol import NewTable
+from tablekeeper.table.summary import TimelineSummary
+
+QUIET = TimelineSummary("t", True, "20261118120000000", 3, 0, 0, 0, 0, None, ())
+TIMING = Timing(look_patience_s=0.05, look_hold_s=0.1, look_min_s=0.01, look_max_s=0.01)
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    settings = ServerSettings(work_dir=tmp_path, timing=TIMING, limits=Limits(failed_looks=2))
+    opened = open_service(settings, runtime=SYSTEM_RUNTIME)
+    for name in ("bad", "good"):
+        opened.store.register_table(NewTable("db", name, f"/lake/{name}"))
+    yield opened
+    opened.stop()
+
+
+def looks(service: Service, look_at_bad: Callable[[], TimelineSummary]) -> LookLoop:
+    """A loop for which one table is good and the other one as bad as that."""
+
+    def look(table: ManagedTable) -> TimelineSummary:
+        return QUIET if table.table_name == "good" else look_at_bad()
+
+    return LookLoop(replace(service.context, look=look))
+
+
+def load(service: Service, name: str) -> ManagedTable:
+    table = service.store.find_table("db", name)
+    assert table is not None
+    return table
+
+
+def run_until_quarantined(service: Service, loop: LookLoop) -> ManagedTable:
+    clock = SYSTEM_RUNTIME.clock
+    until_s = clock.monotonic_s() + PATIENCE_S
+    while not load(service, "bad").quarantine:
+        assert clock.monotonic_s() < until_s
+        loop.run_once()
+        clock.sleep(0.01)
+    assert load(service, "good").facts.newest_time == QUIET.newest_time
+    assert not load(service, "good").quarantine
+    return load(service, "bad")
+
+
+def test_a_look_that_never_comes_back_holds_up_nobody_and_counts_as_failed(service: Service) -> None:
+    answered: Event = SYSTEM_RUNTIME.threads.event()
+
+    def never() -> TimelineSummary:
+        answered.wait(PATIENCE_S)
+        return QUIET
+
+    quarantined = run_until_quarantined(service, looks(service, never))
+    answered.set()
+    assert "did not answer within" in quarantined.quarantine
+
+
+def test_a_look_that_fails_in_a_way_nobody_thought_of_is_a_failed_look(service: Service) -> None:
+    def damaged() -> TimelineSummary:
+        raise KeyError("metaClient")
+
+    assert "KeyError: 'metaClient'" in run_until_quarantined(service, looks(service, damaged)).quarantine
