@@ -33,10 +33,11 @@ from tablekeeper.format.plans.clean import (
     encode_clean_plan,
 )
 from tablekeeper.format.properties import decode_properties
-from tablekeeper.metadata_table.delta_commit import change_of_clean, change_of_commit, write_metadata_update
+from tablekeeper.metadata_table.delta_commit import write_metadata_update
 from tablekeeper.metadata_table.indexes import MetadataIndexes, load_metadata_indexes
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.metadata_table.ranges import load_missing_ranges
+from tablekeeper.metadata_table.records import change_of_clean, change_of_commit
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,

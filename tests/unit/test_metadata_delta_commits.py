@@ -20,10 +20,6 @@ from tablekeeper.format.metadata_records import (
     partition_stats_key,
 )
 from tablekeeper.metadata_table.delta_commit import (
-    MetadataChange,
-    change_of_clean,
-    change_of_commit,
-    plan_metadata_update,
     remove_metadata_update,
     rollback_metadata_update,
     write_metadata_update,
@@ -31,6 +27,12 @@ from tablekeeper.metadata_table.delta_commit import (
 from tablekeeper.metadata_table.indexes import MetadataIndexes, plan_metadata_indexes
 from tablekeeper.metadata_table.layout import load_metadata_file_group, load_metadata_timeline, plan_metadata_slices
 from tablekeeper.metadata_table.listing import open_metadata_table
+from tablekeeper.metadata_table.records import (
+    MetadataChange,
+    change_of_clean,
+    change_of_commit,
+    plan_metadata_update,
+)
 from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, Operation, RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.timeline import Timeline, load_timeline

@@ -53,6 +53,8 @@ from tablekeeper.metadata_table.layout import (
     METADATA_DIRECTORY,
     MetadataSlice,
     load_metadata_file_group,
+    load_metadata_files,
+    load_metadata_partitions,
     load_metadata_timeline,
     metadata_config,
 )
@@ -223,12 +225,10 @@ def _load_state(environment: OpenTable, config: TableConfig) -> MetadataState | 
     pending = [i for i in timeline.pending if i.action is not Action.DELTA_COMMIT]
     if pending:
         return _HeldUp(f"{pending[0]} is unfinished on its timeline; Java's next write finishes it")
-    directories = [join_path(METADATA_DIRECTORY, partition) for partition in indexes.updated]
-    listings = environment.runtime.threads.map(storage.list_files, directories)
     return MetadataState(
         data_timeline=load_timeline(storage, config),
         timeline=timeline,
-        listings=dict(zip(indexes.updated, listings, strict=True)),
+        listings=load_metadata_files(storage, indexes.updated, runtime=environment.runtime),
         zone=config.time_zone,
         archived_completion=archived_completions(storage, metadata_config(config)),
     )
@@ -394,10 +394,9 @@ def _is_ours(environment: OpenTable, own: TableConfig, pending: Instant) -> bool
 def _load_base_files(environment: OpenTable) -> Mapping[RequestedTime, list[str]]:
     """Paths of all base files by instant, in all metadata partitions, whether in use or not."""
     storage = environment.storage
-    names = [name for name in storage.list_directories(METADATA_DIRECTORY) if not name.startswith(".")]
-    directories = [join_path(METADATA_DIRECTORY, name) for name in names]
+    listings = load_metadata_files(storage, load_metadata_partitions(storage), runtime=environment.runtime)
     found: dict[RequestedTime, list[str]] = {}
-    for files in environment.runtime.threads.map(storage.list_files, directories):
+    for files in listings.values():
         for file in files:
             base = decode_metadata_base_name(file.name)
             if base is not None:

@@ -4,49 +4,35 @@ The delta commit has the action's own requested time and completes, under the ta
 does. Readers ignore it while the action is pending, so a crash between the two completions changes nothing.
 What such a crash left behind is removed when the action is retried or rolled back: log files first, instant
 files after them, because a log file without an instant counts as committed once the timeline has moved on.
-
-Statistics of partitions are written as bounds that widen what was known (not tight), since the commit knows only
-its own files; readers and compactions merge them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.avro_container import schema_json
-from tablekeeper.format.column_stats import deleted_column_range, merge_column_ranges
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.log_names import decode_log_name, encode_log_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name, encode_metadata_log
 from tablekeeper.format.metadata_records import (
-    ColumnRange,
-    ColumnStatsRecord,
-    FileEntry,
     FileListRecord,
     MetadataRecord,
-    PartitionListRecord,
-    ValueType,
-    column_stats_key,
-    column_stats_record,
     metadata_file_group_index,
     metadata_partition_name,
-    partition_stats_record,
 )
 from tablekeeper.metadata_table.indexes import MetadataIndexes
 from tablekeeper.metadata_table.layout import (
-    COLUMN_STATS,
     FILES,
     METADATA_DIRECTORY,
-    PARTITION_STATS,
     load_metadata_file_group,
+    load_metadata_files,
+    load_metadata_partitions,
     load_metadata_timeline,
     metadata_config,
     plan_metadata_slices,
 )
+from tablekeeper.metadata_table.records import MetadataChange, change_of_clean, plan_metadata_update
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,
@@ -73,11 +59,7 @@ from tablekeeper.timeline import (
 from tablekeeper.timeline.history import archived_completions
 
 __all__ = [
-    "MetadataChange",
-    "change_of_clean",
-    "change_of_commit",
     "load_listed_files",
-    "plan_metadata_update",
     "remove_metadata_update",
     "rollback_metadata_update",
     "write_metadata_update",
@@ -85,61 +67,6 @@ __all__ = [
 
 _ONLY_WRITER = "0-0-0"
 _LOG_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataChange:
-    """What an action did to the files of the table, by partition path and file name.
-
-    `ranges` has the statistics of the added files, by path relative to the table.
-    """
-
-    added: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    deleted: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    removed_partitions: frozenset[str] = frozenset()
-    ranges: Mapping[str, Sequence[ColumnRange]] = field(default_factory=dict)
-
-
-def change_of_commit(metadata: CommitMetadata, *, ranges: Mapping[str, Sequence[ColumnRange]]) -> MetadataChange:
-    """The change of a commit, delta commit, compaction, clustering or replace commit.
-
-    Replaced file groups keep their files: readers hide them by the replace commit, until a clean deletes them.
-    """
-    added: dict[str, dict[str, int]] = {partition: {} for partition in metadata.partitions}
-    for stat in metadata.stats:
-        files = added[stat.group.partition]
-        files[stat.file_name] = max(stat.size, files.get(stat.file_name, 0))
-    return MetadataChange(added=added, ranges=ranges)
-
-
-def change_of_clean(deleted: Mapping[str, Iterable[str]], *, removed_partitions: Iterable[str] = ()) -> MetadataChange:
-    """The change of a clean or of a rollback that deletes files, by partition path; names without directories."""
-    names = {partition: frozenset(files) for partition, files in deleted.items()}
-    return MetadataChange(deleted=names, removed_partitions=frozenset(removed_partitions))
-
-
-def plan_metadata_update(
-    change: MetadataChange, indexes: MetadataIndexes, *, groups: Mapping[str, Sequence[str]]
-) -> dict[FileGroupId, list[MetadataRecord]]:
-    """The records to write, by file group of the metadata table.
-
-    `groups` has the file ids of each updated metadata partition in order.
-    """
-    records: dict[str, list[MetadataRecord]] = {FILES: _file_records(change)}
-    if COLUMN_STATS in indexes.updated:
-        records[COLUMN_STATS] = [*_column_records(change, indexes.columns)]
-    if PARTITION_STATS in indexes.updated:
-        records[PARTITION_STATS] = [*_partition_records(change, indexes.columns)]
-    plan: dict[FileGroupId, list[MetadataRecord]] = defaultdict(list)
-    for partition, partition_records in records.items():
-        file_ids = groups.get(partition, ())
-        if not file_ids:
-            path = join_path(METADATA_DIRECTORY, partition)
-            raise CorruptTableError(file=path, reason="the metadata table has no file group here, though it is in use")
-        for record in partition_records:
-            file_id = file_ids[metadata_file_group_index(record.key, groups=len(file_ids))]
-            plan[FileGroupId(partition, file_id)].append(record)
-    return dict(plan)
 
 
 def write_metadata_update(
@@ -157,7 +84,7 @@ def write_metadata_update(
     The caller holds the table lock, and completes the action on the data table afterwards. The delta commit completes
     at `completed_at`, or just after the newest time on the metadata table's own timeline where clocks disagree.
     """
-    listings = _list_partitions(storage, indexes.updated, runtime=runtime)
+    listings = load_metadata_files(storage, indexes.updated, runtime=runtime)
     timeline = load_metadata_timeline(storage, config)
     _remove(storage, config, requested_at, listings=listings.values(), timeline=timeline)
     groups = {partition: _file_ids(files) for partition, files in listings.items()}
@@ -229,57 +156,12 @@ def load_listed_files(
     return listed
 
 
-def _file_records(change: MetadataChange) -> list[MetadataRecord]:
-    partitions = dict.fromkeys(change.added, True) | dict.fromkeys(change.removed_partitions, False)
-    records: list[MetadataRecord] = []
-    if partitions or not change.deleted:
-        # Java writes this record with every commit, even an empty one.
-        records.append(PartitionListRecord(partitions))
-    for partition in sorted(change.added.keys() | change.deleted.keys()):
-        files = {name: FileEntry(size) for name, size in change.added.get(partition, {}).items()}
-        files |= {name: FileEntry(0, is_deleted=True) for name in change.deleted.get(partition, ())}
-        if files:
-            records.append(FileListRecord(partition, files))
-    return records
-
-
-def _column_records(change: MetadataChange, columns: Sequence[str]) -> Iterable[MetadataRecord]:
-    for partition, files in change.added.items():
-        for name in files:
-            for column_range in change.ranges.get(join_path(partition, name), ()):
-                yield column_stats_record(partition=partition, file_name=name, column_range=column_range)
-    for partition, names in change.deleted.items():
-        for name in names:
-            for column in columns:
-                key = column_stats_key(partition=partition, file_name=name, column=column)
-                yield ColumnStatsRecord(key, name, deleted_column_range(column), is_deleted=True)
-
-
-def _partition_records(change: MetadataChange, columns: Sequence[str]) -> Iterable[MetadataRecord]:
-    for partition, files in change.added.items():
-        by_column: dict[str, list[ColumnRange]] = defaultdict(list)
-        for name in files:
-            for column_range in change.ranges.get(join_path(partition, name), ()):
-                # A range without a type comes from a file without rows and has nothing to add.
-                if column_range.value_type is not ValueType.NULL:
-                    by_column[column_range.column].append(column_range)
-        for column in columns:
-            if by_column.get(column):
-                merged = merge_column_ranges(by_column[column])
-                yield partition_stats_record(partition=partition, column_range=merged, is_tight=False)
-
-
 def _load_state(
     storage: Storage, config: TableConfig, *, runtime: Runtime
 ) -> tuple[dict[str, list[FileInfo]], Timeline]:
     """All files of all metadata partitions, whether still in use or not, and the timeline."""
-    partitions = [name for name in storage.list_directories(METADATA_DIRECTORY) if not name.startswith(".")]
-    return _list_partitions(storage, partitions, runtime=runtime), load_metadata_timeline(storage, config)
-
-
-def _list_partitions(storage: Storage, partitions: Sequence[str], *, runtime: Runtime) -> dict[str, list[FileInfo]]:
-    directories = [join_path(METADATA_DIRECTORY, partition) for partition in partitions]
-    return dict(zip(partitions, runtime.threads.map(storage.list_files, directories), strict=True))
+    listings = load_metadata_files(storage, load_metadata_partitions(storage), runtime=runtime)
+    return listings, load_metadata_timeline(storage, config)
 
 
 def _file_ids(files: Iterable[FileInfo]) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ __all__ = [
     "PARTITION_STATS",
     "MetadataSlice",
     "load_metadata_file_group",
+    "load_metadata_files",
+    "load_metadata_partitions",
     "load_metadata_timeline",
     "metadata_config",
     "plan_metadata_slices",
@@ -94,6 +96,17 @@ def plan_metadata_slices(
         if metadata_timeline.is_completed(instant) and instant not in pending:
             groups[log.file_id].logs.append((log, file))
     return tuple(groups[file_id].newest(file_id, completions) for file_id in sorted(groups))
+
+
+def load_metadata_partitions(storage: Storage) -> list[str]:
+    """The partitions that have a directory, whether they are still in use or not."""
+    return [name for name in storage.list_directories(METADATA_DIRECTORY) if not name.startswith(".")]
+
+
+def load_metadata_files(storage: Storage, partitions: Sequence[str], *, runtime: Runtime) -> dict[str, list[FileInfo]]:
+    """The files of metadata partitions, by partition."""
+    directories = [join_path(METADATA_DIRECTORY, partition) for partition in partitions]
+    return dict(zip(partitions, runtime.threads.map(storage.list_files, directories), strict=True))
 
 
 def load_metadata_file_group(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> MetadataFileGroup:

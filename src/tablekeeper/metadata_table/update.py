@@ -13,9 +13,8 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.table_properties import METADATA_INFLIGHT_KEY, METADATA_PARTITIONS_KEY
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.metadata_table.delta_commit import (
-    change_of_clean,
-    change_of_commit,
     load_listed_files,
+    remove_metadata_update,
     rollback_metadata_update,
     write_metadata_update,
 )
@@ -28,6 +27,7 @@ from tablekeeper.metadata_table.indexes import (
     refuse_index_loss,
 )
 from tablekeeper.metadata_table.ranges import load_missing_ranges
+from tablekeeper.metadata_table.records import change_of_clean, change_of_commit
 from tablekeeper.model import CommitMetadata, CompletionTime, RequestedTime
 from tablekeeper.timeline.properties_file import change_properties, load_table_config
 
@@ -38,6 +38,7 @@ __all__ = [
     "sync_clean",
     "sync_commit",
     "sync_rollback",
+    "take_back_update",
 ]
 
 
@@ -135,6 +136,13 @@ def sync_rollback(
             completed_at=completed_at,
             runtime=environment.runtime,
         )
+
+
+def take_back_update(environment: LockedTable, target: RequestedTime) -> None:
+    """Remove what an action that did not complete wrote to the metadata table; it may have no files besides."""
+    config = load_table_config(environment.storage)
+    if config.has_metadata_table:
+        remove_metadata_update(environment.storage, config, target=target, runtime=environment.runtime)
 
 
 def sync_clean(

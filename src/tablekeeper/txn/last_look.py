@@ -9,11 +9,10 @@ the lock is taken again and the timeline says what has become of the instant.
 from __future__ import annotations
 
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, LockNotAcquiredError, StorageError
-from tablekeeper.metadata_table.delta_commit import remove_metadata_update
+from tablekeeper.metadata_table.update import take_back_update
 from tablekeeper.model import Action, Instant, State
 from tablekeeper.timeline import Timeline, instant_path, load_instant_files, load_timeline, remove_instant_files
 from tablekeeper.timeline.history import find_archived
-from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 
@@ -44,7 +43,7 @@ def _decide(environment: TableEnvironment, completed: Instant, known: Timeline, 
             held.lease.check()
             remove_instant_files(held.storage, held.config, completed)
             if completed.action.writes_data and not _own_files(held, completed):
-                _remove_from_metadata_table(held, completed)
+                take_back_update(held, completed.requested_at)
     except (FencedError, LockNotAcquiredError, StorageError) as error:
         raise CommitOutcomeUnknownError(
             f"the lock was lost while {completed} was being completed, and what became of it could not be found out "
@@ -83,12 +82,6 @@ def _stands(environment: TableEnvironment, completed: Instant, known: Timeline) 
 def _targets(environment: TableEnvironment, rollback: Instant, target: Instant) -> bool:
     plan = load_rollback_plan(environment, rollback)
     return plan is not None and plan.instant is not None and plan.instant.commit_time == target.requested_at.value
-
-
-def _remove_from_metadata_table(environment: TableEnvironment, target: Instant) -> None:
-    config = load_table_config(environment.storage)
-    if config.has_metadata_table:
-        remove_metadata_update(environment.storage, config, target=target.requested_at, runtime=environment.runtime)
 
 
 def _own_files(environment: TableEnvironment, target: Instant) -> list[Instant]:

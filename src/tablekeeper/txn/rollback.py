@@ -28,7 +28,7 @@ from tablekeeper.format.plans import (
     encode_rollback_metadata,
     encode_rollback_plan,
 )
-from tablekeeper.metadata_table.delta_commit import remove_metadata_update
+from tablekeeper.metadata_table.update import take_back_update
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import (
@@ -42,7 +42,6 @@ from tablekeeper.timeline import (
     unpublish_instant,
 )
 from tablekeeper.timeline.history import find_archived
-from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.attempts import fence_attempts
 from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
@@ -126,7 +125,7 @@ def withdraw_write(
             timeline = load_timeline(held.storage, held.config)
             found = timeline.find(write.inflight.requested_at)
             if found is not None and found.is_pending:
-                _remove_from_metadata_table(held, write.inflight)
+                take_back_update(held, write.inflight.requested_at)
                 _remove_target(held, write.inflight)
     write.heartbeat.stop()
 
@@ -144,7 +143,7 @@ def _discard_late_files(environment: TableEnvironment, target: Instant, files: l
         if is_old and find_archived(held.storage, held.config, target) is not None:
             return
         # A writer that woke up late may also have got as far as the metadata table.
-        _remove_from_metadata_table(held, target)
+        take_back_update(held, target.requested_at)
         held.storage.delete_many(files)
         delete_markers(held.storage, instant=target.requested_at.value)
 
@@ -371,13 +370,6 @@ def _finish(held: LockedEnvironment, begun: _Begun, before_publish: BeforeRollba
     if (is_ours or not begun.keeps_plan) and not goes_first:
         _remove_target(held, begun.target, keeps_plan=begun.keeps_plan, keeps_heartbeat=begun.keeps_heartbeat)
     return outcome
-
-
-def _remove_from_metadata_table(environment: TableEnvironment, target: Instant) -> None:
-    """A write without files, such as the deletion of a partition, may have got as far as the metadata table."""
-    config = load_table_config(environment.storage)
-    if config.has_metadata_table:
-        remove_metadata_update(environment.storage, config, target=target.requested_at, runtime=environment.runtime)
 
 
 def _remove_target(

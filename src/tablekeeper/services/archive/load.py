@@ -12,6 +12,7 @@ from tablekeeper.errors import NotFoundError
 from tablekeeper.format.history import ArchivedInstant
 from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
 from tablekeeper.format.timeline_names import decode_instant_name
+from tablekeeper.metadata_table.compaction_plan import last_compaction
 from tablekeeper.metadata_table.layout import load_metadata_timeline, metadata_config
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.services.archive.plan import ActiveAction, ArchiveView, MetadataState, RetainedByClean
@@ -32,12 +33,7 @@ def load_archive_view(storage: Storage, config: TableConfig) -> ArchiveView:
     timeline, actions = _load_actions(storage, config)
     metadata = None
     if config.has_metadata_table:
-        compactions = [
-            i
-            for i in load_metadata_timeline(storage, config).completed
-            if i.action in (Action.COMMIT, Action.REPLACE_COMMIT)
-        ]
-        metadata = MetadataState(compactions[-1].requested_at if compactions else None)
+        metadata = MetadataState(last_compaction(load_metadata_timeline(storage, config)))
     return ArchiveView(
         timeline=timeline,
         actions=actions,
