@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tablekeeper.metadata_table.clean import plan_old_files
 from tablekeeper.metadata_table.compaction_plan import (
     MetadataState,
     choose_time,
     plan_merge,
-    plan_old_files,
     uncompacted_commits,
 )
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State

@@ -39,12 +39,12 @@ from tablekeeper.format.metadata_log import (
     encode_metadata_base_name,
 )
 from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.metadata_table.clean import plan_old_files
 from tablekeeper.metadata_table.compaction_plan import (
     Merge,
     MetadataState,
     choose_time,
     plan_merge,
-    plan_old_files,
     uncompacted_commits,
 )
 from tablekeeper.metadata_table.environment import LockedTable, OpenTable

@@ -1,4 +1,4 @@
-"""What a compaction of the metadata table merges, at which time it takes place, and which files are old. Pure.
+"""What a compaction of the metadata table merges, and at which time it takes place. Pure.
 
 A delta commit is merged if it completed before the compaction was requested, as Java slices files. So the time of a
 compaction says what it holds: it lies after the completion of the last delta commit that is merged and before that of
@@ -7,20 +7,14 @@ delta commit later is on top of it, even with a clock that is a little behind.
 
 A delta commit whose action is pending on the table's own timeline may still be taken back, and with it the log files.
 It must never get into a base file: as in Java, the compaction takes place before the first of these was requested.
-
-Old are files below the second newest base file of their group, and so never those of the newest two slices: readers
-that began before the last compaction find their files. Nor are those that made up the metadata table at the first
-savepoint of the table: Java's restore takes compactions back that came later, and needs what they had merged.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tablekeeper.format.log_names import decode_log_name
-from tablekeeper.format.metadata_log import decode_metadata_base_name
 from tablekeeper.metadata_table.layout import MetadataSlice, plan_metadata_slices
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime
 from tablekeeper.storage import FileInfo
@@ -32,11 +26,8 @@ __all__ = [
     "choose_time",
     "last_compaction",
     "plan_merge",
-    "plan_old_files",
     "uncompacted_commits",
 ]
-
-_SLICES_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -115,42 +106,6 @@ def choose_time(merge: Merge, state: MetadataState, *, now_ms: int) -> Requested
             return RequestedTime(at)
         at = following_time(at)
     return None
-
-
-def plan_old_files(state: MetadataState) -> tuple[str, ...]:
-    """Paths of committed files that lie below the two newest slices of their file groups, and below all savepoints."""
-    saved = [i.requested_at for i in state.data_timeline if i.action is Action.SAVEPOINT]
-    first = min(saved, key=lambda time: time.order, default=None)
-    return tuple(path for files in state.listings.values() for path in _old_files(state, files, saved=first))
-
-
-def _old_files(state: MetadataState, files: Sequence[FileInfo], *, saved: RequestedTime | None) -> Iterator[str]:
-    bases: dict[str, list[tuple[RequestedTime, FileInfo]]] = defaultdict(list)
-    logs: list[tuple[str, RequestedTime, FileInfo]] = []
-    for file in files:
-        base, log = decode_metadata_base_name(file.name), decode_log_name(file.name)
-        if base is not None and state.timeline.is_completed(RequestedTime(base.instant)):
-            bases[base.file_id].append((RequestedTime(base.instant), file))
-        elif log is not None and state.timeline.is_completed(RequestedTime(log.instant)):
-            logs.append((log.file_id, RequestedTime(log.instant), file))
-    kept: dict[str, RequestedTime] = {}
-    for file_id, found in bases.items():
-        times = sorted({time for time, _ in found}, key=lambda time: time.order)
-        spared = [time for time in times[: 1 - _SLICES_KEPT] if saved is None or time <= saved]
-        if spared:
-            kept[file_id] = spared[-1]
-            yield from (file.path for time, file in found if time < kept[file_id])
-    for file_id, instant, file in logs:
-        if file_id in kept and _completed_before(state, instant, kept[file_id]):
-            yield file.path
-
-
-def _completed_before(state: MetadataState, instant: RequestedTime, base: RequestedTime) -> bool:
-    if instant >= base:
-        return False
-    completed_at = state.timeline.completion_of(instant) or state.archived_completion(instant)
-    # One of which nobody knows when it completed stays.
-    return completed_at is not None and completed_at.order < base.order
 
 
 def _slices(state: MetadataState, files: Sequence[FileInfo]) -> tuple[MetadataSlice, ...]:
