@@ -12,9 +12,9 @@ from tablekeeper.errors import FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage.protocol import Storage
 from tablekeeper.txn.locks import Lease, TableLock
-from tests.support.faulty_storage import FaultyStorage
 from tests.support.lock_arena import Arena
 from tests.support.moto_server import MotoServer, moto_server
+from tests.support.storage_wrappers import FaultyStorage
 from tests.support.zookeeper_server import ZookeeperServer, zookeeper_server
 
 LEASED = ["file_system-memory", "file_system-local", "storage_based-memory", "storage_based-local", "storage_based-s3"]

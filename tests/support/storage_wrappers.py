@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from threading import Lock
-from typing import BinaryIO, Literal, TypeVar
+from typing import BinaryIO, TypeVar
 
 from tablekeeper.errors import StorageError
 from tablekeeper.storage.protocol import FileInfo, Storage, StorageSpec, VersionedBytes
@@ -122,26 +122,24 @@ class CountingStorage(WatchedStorage):
 
 
 class FaultyStorage(WatchedStorage):
-    """Fails the `fail_at`-th call (from 1) among `kinds`, or among all: before it happens, or after."""
+    """Fails when told to: calls of a kind in `before` do not happen, those in `after` lose their answer."""
 
-    def __init__(
-        self, storage: Storage, *, fail_at: int, when: Literal["before", "after"], kinds: frozenset[str] | None = None
-    ) -> None:
+    def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
-        self._fail_at = fail_at
-        self._when = when
-        self._kinds = kinds
-        self.seen = 0
+        self.before: set[str] = set()
+        self.after: set[str] = set()
+        self.calls: list[str] = []
+        self.on_call: Callable[[str], None] = lambda _: None
 
     def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
-        counted = self._kinds is None or kind in self._kinds
-        self.seen += counted
-        if not counted or self.seen != self._fail_at:
-            return call()
-        if self._when == "after":
-            call()
+        self.calls.append(kind)
+        self.on_call(kind)
+        if kind in self.before:
+            raise StorageError(f"{path}: {kind} was not done", path=path, transient=True)
+        result = call()
+        if kind in self.after:
             raise StorageError(f"{path}: {kind} was done, but its answer got lost", path=path, transient=True)
-        raise StorageError(f"{path}: {kind} was not done", path=path, transient=True)
+        return result
 
 
 class Between(WatchedStorage):

@@ -14,7 +14,7 @@ from tablekeeper.storage.memory import MemoryStorage, forget_memory
 from tablekeeper.storage.protocol import Storage
 from tablekeeper.txn.heartbeat import Heartbeat, delete_heartbeat, load_heartbeats, start_heartbeat
 from tests.support.fake_runtime import FakeClock, FakeWorld
-from tests.support.faulty_storage import FaultyStorage
+from tests.support.storage_wrappers import FaultyStorage
 
 INSTANT = RequestedTime("20240101000000000")
 FILE = f".hoodie/.heartbeat/{INSTANT}"
