@@ -57,7 +57,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Tab
 
 def test_the_metadata_table_lists_what_lies_in_the_directories(golden: tuple[Storage, TableConfig]) -> None:
     storage, config = golden
-    table = open_metadata_table(storage, config, load_timeline(storage, config))
+    table = open_metadata_table(storage, config, load_timeline(storage, config), runtime=SYSTEM_RUNTIME)
     assert table is not None
     partitions = load_partitions_by_listing(storage, runtime=SYSTEM_RUNTIME)
     files = load_files_by_listing(storage, partitions, runtime=SYSTEM_RUNTIME)
@@ -71,7 +71,7 @@ def test_the_metadata_table_lists_what_lies_in_the_directories(golden: tuple[Sto
 def test_our_statistics_of_every_file_are_the_ones_that_java_recorded(golden: tuple[Storage, TableConfig]) -> None:
     storage, config = golden
     timeline = load_timeline(storage, config)
-    table = open_metadata_table(storage, config, timeline)
+    table = open_metadata_table(storage, config, timeline, runtime=SYSTEM_RUNTIME)
     assert table is not None
     columns = load_metadata_indexes(storage, config).columns
     ours: dict[str, ColumnStatsRecord] = {}

@@ -285,6 +285,6 @@ def listing_by_directories(writer: HandWriter) -> dict[str, list[tuple[str, int]
 
 def listing_by_metadata_table(writer: HandWriter) -> dict[str, list[tuple[str, int]]]:
     """The same as the metadata table has it."""
-    table = open_metadata_table(writer.storage, writer.config, writer.timeline)
+    table = open_metadata_table(writer.storage, writer.config, writer.timeline, runtime=SYSTEM_RUNTIME)
     assert table is not None, "the table has no metadata table"
     return table.files(table.partitions())

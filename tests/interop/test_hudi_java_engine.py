@@ -76,7 +76,8 @@ def execute(spark: Any, tmp_path: Path) -> Iterator[Execute]:
     told: list[str] = []
 
     def run(action: ServiceAction, instant: str | None = None, **planning: Any) -> JobReport:
-        return execute_in_java(session, a_job(tmp_path, action, instant, **planning), told.append)
+        job = a_job(tmp_path, action, instant, **planning)
+        return execute_in_java(session, job, told.append, runtime=SYSTEM_RUNTIME)
 
     yield run
     session.sql("drop table if exists tablekeeper_job")

@@ -341,7 +341,7 @@ def assert_tidy(world: World) -> None:
     }
     data = {f.path for f in world.storage.walk("") if not f.path.startswith(".hoodie/") and "_metadata" not in f.path}
     assert data - committed == set()
-    metadata_table = open_metadata_table(world.storage, config, timeline)
+    metadata_table = open_metadata_table(world.storage, config, timeline, runtime=SYSTEM_RUNTIME)
     if metadata_table is not None:
         partitions = metadata_table.partitions()
         listed = load_files_by_listing(world.storage, partitions, runtime=SYSTEM_RUNTIME)

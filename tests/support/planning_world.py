@@ -55,7 +55,7 @@ from tablekeeper.services.compaction.service import Compaction
 from tablekeeper.services.compaction.strategies import compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
 from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
-from tablekeeper.services.plans.schedule import Drafted, ScheduledPlan, plan_draft, schedule_plan
+from tablekeeper.services.plans.schedule import Drafted, ScheduledPlan, load_draft, schedule_plan
 from tablekeeper.services.plans.service import Service
 from tablekeeper.services.plans.strategies import OnlyPartitions
 from tablekeeper.services.plans.window import PlanningWindow
@@ -208,7 +208,7 @@ class PlanningWorld:
 
     def draft(self, service: Service, *, incremental: bool = True, cancellable: bool = False) -> Drafted:
         flags = PlanFlags(cancellable=cancellable)
-        return plan_draft(self.environment, service, flags=flags, incremental=incremental)
+        return load_draft(self.environment, service, flags=flags, incremental=incremental)
 
     def schedule(
         self,

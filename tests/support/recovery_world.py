@@ -20,7 +20,7 @@ from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import open_metadata_table
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.storage import MemoryStorage, Storage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options
@@ -142,7 +142,7 @@ class World:
     def refuse_stale_metadata_table(self) -> None:
         """The metadata table lists exactly the files that lie in the partitions."""
         config = self.table.config
-        listed = open_metadata_table(self.storage, config, self.timeline)
+        listed = open_metadata_table(self.storage, config, self.timeline, runtime=SYSTEM_RUNTIME)
         if listed is None:
             assert not config.has_metadata_table
             return

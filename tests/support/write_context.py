@@ -15,6 +15,7 @@ from tablekeeper.model import RequestedTime
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionField, PartitionSpec
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import MemoryStorage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.txn.attempts import begin_attempt
@@ -36,6 +37,7 @@ def make_context(*, schema: pa.Schema = TRIPS, **changes: Any) -> WriteContext:
         "partition": PartitionSpec((PartitionField("city"),)),
         "rule": MergeRule(MergeMode.EVENT_TIME, ("ts",)),
         "settings": WriteSettings.of_table({}, key_fields=("id",)),
+        "runtime": SYSTEM_RUNTIME,
         "instant": "20240101000000000",
     }
     return WriteContext(**(fields | changes))

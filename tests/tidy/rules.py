@@ -291,6 +291,74 @@ def guarded_changes_under_the_lock(source: Source) -> Iterator[Violation]:
                         yield _at(source, part, f"{name} names {ast.unparse(part)} under the lock: use what it gives")
 
 
+_COMPONENTS = {"Engine", "LockedEnvironment", "Runtime", "Storage", "StorageHandle", "TableEnvironment", "TableLock"}
+
+
+def _named_in(annotation: ast.expr | None) -> set[str]:
+    return set() if annotation is None else set(re.findall(r"\w+", ast.unparse(annotation)))
+
+
+def pure_plan_functions(source: Source) -> Iterator[Violation]:
+    """`plan_` is pure: such a function takes values, no store, no environment, no engine and no runtime."""
+    if not source.in_package:
+        return
+    for name, function in _functions(source.tree):
+        if not name.rpartition(".")[2].lstrip("_").startswith("plan_"):
+            continue
+        arguments = function.args
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            for component in sorted(_named_in(argument.annotation) & _COMPONENTS):
+                yield _at(source, function, f"{name} takes a {component}: name it load_, or hand it what it looks at")
+
+
+def settings_without_components(source: Source) -> Iterator[Violation]:
+    """Settings are values; stores, locks, engines and clocks are handed in beside them."""
+    if not source.in_package:
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef) and re.search(r"Settings|Options$", node.name):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign):
+                    for component in sorted(_named_in(field.annotation) & (_COMPONENTS | {"Clock"})):
+                        yield _at(source, field, f"{node.name} holds a {component}: settings are values")
+
+
+# Where something is composed or made by hand; everything else is handed a runtime.
+_RUNTIME_ROOTS = (r"table/table", r"storage/\w+", r"engine/local", r"server/store/sql", r"examples/\w+")
+
+
+def no_default_runtime(source: Source) -> Iterator[Violation]:
+    """Nothing falls back to the system's clock, ids and threads but what is made by hand."""
+    if not source.in_package or any(re.fullmatch(root, source.module) for root in _RUNTIME_ROOTS):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.arguments):
+            defaults = [each for each in (*node.defaults, *node.kw_defaults) if each is not None]
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            defaults = [node.value]
+        else:
+            continue
+        for default in defaults:
+            if "SYSTEM_RUNTIME" in _words(default):
+                yield _at(source, default, "falls back to the system's runtime: let it be handed in")
+
+
+def no_questions_about_the_engine(source: Source) -> Iterator[Violation]:
+    """Nothing is decided by the name of an engine: what differs has a name of its own in the protocol."""
+    if not source.in_package:
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Compare | ast.Match):
+            asked = [node.left, *node.comparators] if isinstance(node, ast.Compare) else [node.subject]
+            for part in asked:
+                if (
+                    isinstance(part, ast.Attribute)
+                    and part.attr == "name"
+                    and ast.unparse(part.value).endswith("engine")
+                ):
+                    yield _at(source, node, "asks for the name of the engine: ask what it can do")
+
+
 RULES: tuple[Rule, ...] = (
     module_header,
     explicit_exports,
@@ -303,6 +371,10 @@ RULES: tuple[Rule, ...] = (
     sleeping_tests,
     one_door_to_the_timeline,
     guarded_changes_under_the_lock,
+    pure_plan_functions,
+    settings_without_components,
+    no_default_runtime,
+    no_questions_about_the_engine,
 )
 
 

@@ -75,7 +75,9 @@ def write(built: MetadataBuilder, change: MetadataChange, time: str, *, complete
 
 
 def listing(built: MetadataBuilder) -> dict[str, list[tuple[str, int]]]:
-    table = open_metadata_table(built.storage, built.config, load_timeline(built.storage, built.config))
+    table = open_metadata_table(
+        built.storage, built.config, load_timeline(built.storage, built.config), runtime=SYSTEM_RUNTIME
+    )
     assert table is not None
     return table.files(table.partitions())
 

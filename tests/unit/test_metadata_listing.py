@@ -10,6 +10,7 @@ from tablekeeper.format.log_blocks import BlockType, HeaderKey, decode_blocks, e
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.metadata_records import FileEntry, FileListRecord, PartitionListRecord
 from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import FileInfo, MemoryStorage, Storage
 from tablekeeper.timeline import load_timeline
 from tests.support.metadata_builder import MetadataBuilder
@@ -25,7 +26,9 @@ def added(partition: str, **files: int) -> tuple[PartitionListRecord, FileListRe
 
 
 def open_table(built: MetadataBuilder) -> MetadataTable | None:
-    return open_metadata_table(built.storage, built.config, load_timeline(built.storage, built.config))
+    return open_metadata_table(
+        built.storage, built.config, load_timeline(built.storage, built.config), runtime=SYSTEM_RUNTIME
+    )
 
 
 def listing(built: MetadataBuilder) -> dict[str, list[tuple[str, int]]]:
@@ -140,11 +143,11 @@ class Vanishing(MemoryStorage):
 def test_a_file_that_vanishes_meanwhile_leads_to_a_second_look() -> None:
     built = MetadataBuilder()
     timeline = load_timeline(built.storage, built.config)
-    table = open_metadata_table(Vanishing(built.storage, 1), built.config, timeline)
+    table = open_metadata_table(Vanishing(built.storage, 1), built.config, timeline, runtime=SYSTEM_RUNTIME)
     assert table is not None
     assert table.partitions() == []
     with pytest.raises(NotFoundError):
-        open_metadata_table(Vanishing(built.storage, 99), built.config, timeline)
+        open_metadata_table(Vanishing(built.storage, 99), built.config, timeline, runtime=SYSTEM_RUNTIME)
 
 
 class Counting(MemoryStorage):
@@ -171,7 +174,7 @@ def test_the_number_of_calls_does_not_depend_on_the_number_of_partitions() -> No
     built.log(T1, partitions, *(FileListRecord(name, {"x": FileEntry(1)}) for name in names))
     timeline = load_timeline(built.storage, built.config)
     storage = Counting(built.storage)
-    table = open_metadata_table(storage, built.config, timeline)
+    table = open_metadata_table(storage, built.config, timeline, runtime=SYSTEM_RUNTIME)
     assert table is not None
     assert table.files(table.partitions()) == {name: [("x", 1)] for name in names}
     assert sorted(storage.calls) == [

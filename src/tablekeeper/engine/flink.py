@@ -34,6 +34,9 @@ class FlinkEngine:
     """Runs kernels as Flink jobs; tables are pyarrow tables."""
 
     name = "flink"
+    has_workers = True
+    streams = False
+    scans_parquet = False
     # A region that failed is run again where the job has a restart strategy.
     may_repeat_tasks = True
 

@@ -31,6 +31,9 @@ class LocalEngine:
     """Runs kernels on threads of this process; tables are pyarrow tables."""
 
     name = "local"
+    has_workers = False
+    streams = False
+    scans_parquet = False
     may_repeat_tasks = False
     speculates = False
 

@@ -46,7 +46,22 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """`spark` or `local`."""
+        """What people call it. Nothing depends on it: whatever is asked of an engine has a name of its own here."""
+        ...
+
+    @property
+    def has_workers(self) -> bool:
+        """True if kernels run in other processes, which are worth starting only for much work."""
+        ...
+
+    @property
+    def streams(self) -> bool:
+        """True if its tables can be without end."""
+        ...
+
+    @property
+    def scans_parquet(self) -> bool:
+        """True if it may read plain Parquet by itself (`scan_parquet`)."""
         ...
 
     @property

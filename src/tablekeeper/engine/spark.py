@@ -55,6 +55,9 @@ class SparkEngine:
     """Runs kernels as Spark jobs; tables are DataFrames."""
 
     name = "spark"
+    has_workers = True
+    streams = True
+    scans_parquet = True
     may_repeat_tasks = True
 
     def __init__(self, spark: SparkSession, *, driver_bytes: int = _DRIVER_BYTES) -> None:

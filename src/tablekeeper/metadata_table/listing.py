@@ -29,7 +29,7 @@ from tablekeeper.metadata_table.layout import (
     plan_metadata_slices,
 )
 from tablekeeper.model import join_path
-from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.history import archived_completions
@@ -70,7 +70,7 @@ class MetadataTable:
 
 
 def open_metadata_table(
-    storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime = SYSTEM_RUNTIME
+    storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime
 ) -> MetadataTable | None:
     """The metadata table of a table, or None where directories have to be listed instead.
 

@@ -122,7 +122,7 @@ def read_rows(query: Query, engine: Engine, slices: Sequence[FileSlice]) -> Fram
     """The rows of these slices that match."""
     slices = _as_mode_says(query, slices)
     plain: list[FileSlice] = []
-    if engine.name == "spark":
+    if engine.scans_parquet:
         plain = _scannable(query, slices)
     scanned = set(map(id, plain))
     frames = []

@@ -64,7 +64,7 @@ def load_partitions(storage: Storage, config: TableConfig, timeline: Timeline, *
     """All partition paths of the table, sorted; `[""]` if it has none."""
     if not config.is_partitioned:
         return [""]
-    metadata_table = open_metadata_table(storage, config, timeline)
+    metadata_table = open_metadata_table(storage, config, timeline, runtime=runtime)
     if metadata_table is not None:
         return metadata_table.partitions()
     return load_partitions_by_listing(storage, runtime=runtime)
@@ -86,7 +86,7 @@ def load_snapshot(
     What replace commits and the `known` commits wrote is compared with what is there: they are at hand, so that it
     costs nothing. `CorruptTableError` if a file is missing or cut off.
     """
-    metadata_table = open_metadata_table(storage, config, timeline)
+    metadata_table = open_metadata_table(storage, config, timeline, runtime=runtime)
     unmarked: Mapping[str, Files] = {}
     if partitions is None and config.is_partitioned and metadata_table is None:
         may_lead = pruning.may_lead if pruning is not None else _everywhere

@@ -159,7 +159,7 @@ def start_stream(
     frame: Frame, request: StreamRequest, *, storage: Storage, engine: Engine, runtime: Runtime, write: WriteRows
 ) -> Any:
     """Start the streaming query that writes `frame` into the table in `storage`."""
-    if engine.name != "spark":
+    if not engine.streams:
         raise InvalidRequestError("write_stream needs Spark: open the table with spark=…")
     operation = _operation(request.operation)
     place = open_storage(request.checkpoint, options=storage.spec.options, runtime=runtime)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_column
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionSpec
-from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.runtime import Runtime
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.txn.attempts import AttemptGuard, AttemptId
 
@@ -46,10 +46,10 @@ class WriteContext:
     partition: PartitionSpec
     rule: MergeRule
     settings: WriteSettings
+    runtime: Runtime
     instant: str = ""
     stats_columns: tuple[str, ...] = ()
     guard: AttemptGuard | None = None
-    runtime: Runtime = field(default=SYSTEM_RUNTIME)
 
     @property
     def file_schema(self) -> pa.Schema:

@@ -28,7 +28,7 @@ from tablekeeper.errors import (
     UnsupportedFeatureError,
 )
 from tablekeeper.model import Action, Instant, RequestedTime
-from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
+from tablekeeper.runtime import Runtime
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
 from tablekeeper.server.model import AttemptOutcome, ServiceAction
 from tablekeeper.services.plans.hold import hold_plan, refuse_for_others
@@ -50,9 +50,7 @@ _HELD = "due to heartbeat by concurrent writer"
 _ACTIONS = {ServiceAction.COMPACTION: Action.COMPACTION, ServiceAction.CLUSTERING: Action.CLUSTERING}
 
 
-def execute_in_java(
-    spark: Any, job: Job, tell_plan: Callable[[str], None], *, runtime: Runtime = SYSTEM_RUNTIME
-) -> JobReport:
+def execute_in_java(spark: Any, job: Job, tell_plan: Callable[[str], None], *, runtime: Runtime) -> JobReport:
     """Do it. `tell_plan` hears of the plan as soon as there is one."""
     environment, options = _load_environment(job, runtime)
     settings = java_settings(

@@ -24,6 +24,7 @@ from tablekeeper.errors import (
     TablekeeperError,
     UnsupportedFeatureError,
 )
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.engines.files import load_job, save_report
 from tablekeeper.server.engines.java_services import execute_in_java
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
@@ -115,7 +116,7 @@ def main(path: str, engine: str = "local", driver_bytes: str = "") -> int:
 
 def _run(job: Job, engine: str, driver_bytes: str, tell_plan: Callable[[str], None]) -> JobReport:
     if engine == "java":
-        return execute_in_java(_session(job), job, tell_plan)
+        return execute_in_java(_session(job), job, tell_plan, runtime=SYSTEM_RUNTIME)
     if engine == "flink":
         return execute_job(open_table(job, engine=_flink(job, driver_bytes)), job, tell_plan)
     return execute_job(open_table(job, spark=_session(job) if engine == "spark" else None), job, tell_plan)

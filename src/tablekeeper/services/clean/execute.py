@@ -23,7 +23,7 @@ from tablekeeper.model import Action, CompletionTime, RequestedTime, join_path
 from tablekeeper.services.clean.guard import Taken, take_clean
 from tablekeeper.services.clean.leftovers import roll_back_leftovers
 from tablekeeper.services.clean.plan import BYTES_KEY
-from tablekeeper.services.clean.publish import INGESTION, plan_and_publish, refuse_during_restore
+from tablekeeper.services.clean.publish import INGESTION, draft_and_publish, refuse_during_restore
 from tablekeeper.services.clean.results import CleanResult
 from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
@@ -76,7 +76,7 @@ def execute_clean(
     rolled_back = roll_back_leftovers(environment)
     sweep_late_files(environment)
     finished = worker.finish_all()
-    published = plan_and_publish(environment, settings, begins=True)
+    published = draft_and_publish(environment, settings, begins=True)
     if published.taken is not None:
         result = worker.carry_out(published.taken)
         earlier = tuple(each.instant for each in finished)
@@ -139,7 +139,7 @@ class _Worker:
         paths = [join_path(partition, name) for partition, names in _names(taken.plan).items() for name in names]
         store = StorageHandle(self.environment.storage)
         tasks = [DeleteTask(store, batch) for batch in _batches(paths, _BATCH)]
-        if self.engine is not None and self.engine.name != "local" and len(paths) > _MANY:
+        if self.engine is not None and self.engine.has_workers and len(paths) > _MANY:
             done = 0
             for group in _batches(tasks, self.settings.parallelism):
                 taken.heartbeat.check()

@@ -27,8 +27,8 @@ __all__ = [
     "INGESTION",
     "Drafted",
     "Published",
+    "draft_and_publish",
     "load_draft",
-    "plan_and_publish",
     "refuse_during_restore",
     "schedule_clean",
 ]
@@ -62,10 +62,10 @@ class Published:
 
 def schedule_clean(environment: TableEnvironment, settings: CleanSettings) -> Instant | None:
     """Plan a clean and put it on the timeline; None if there is nothing to do, or a clean is waiting already."""
-    return plan_and_publish(environment, settings, begins=False).requested
+    return draft_and_publish(environment, settings, begins=False).requested
 
 
-def plan_and_publish(environment: TableEnvironment, settings: CleanSettings, *, begins: bool) -> Published:
+def draft_and_publish(environment: TableEnvironment, settings: CleanSettings, *, begins: bool) -> Published:
     """Plan, publish, and with `begins` take the clean in the same hold of the lock, so that nobody else does."""
     for _ in range(_ATTEMPTS):
         drafted = load_draft(environment, settings)

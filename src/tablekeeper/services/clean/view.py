@@ -267,7 +267,7 @@ def _load_files(
     if partitions is not None and not partitions:
         return {}
     storage, runtime = environment.storage, environment.runtime
-    metadata_table = open_metadata_table(storage, config, timeline)
+    metadata_table = open_metadata_table(storage, config, timeline, runtime=runtime)
     if metadata_table is not None:
         return _files_by_metadata(metadata_table, partitions)
     if not config.is_partitioned:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.model import PlanFlags, RequestedTime, Work
-from tablekeeper.services.plans.schedule import plan_draft
+from tablekeeper.services.plans.schedule import load_draft
 from tablekeeper.services.plans.service import LeftOut, Service
 from tablekeeper.txn.environment import TableEnvironment
 
@@ -110,7 +110,7 @@ def explain_plan(
     environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool
 ) -> Explanation:
     """What scheduling with these arguments would put on the timeline."""
-    drafted = plan_draft(environment, service, flags=flags, incremental=incremental)
+    drafted = load_draft(environment, service, flags=flags, incremental=incremental)
     window = drafted.window
     return Explanation(
         service=service.kind.value,

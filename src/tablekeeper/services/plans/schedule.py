@@ -45,7 +45,7 @@ from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import withdraw_idle_rollbacks
 
-__all__ = ["Drafted", "ScheduledPlan", "plan_draft", "schedule_plan"]
+__all__ = ["Drafted", "ScheduledPlan", "load_draft", "schedule_plan"]
 
 _ROUNDS = 3
 
@@ -95,7 +95,7 @@ class ScheduledPlan:
         )
 
 
-def plan_draft(environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool) -> Drafted:
+def load_draft(environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool) -> Drafted:
     """What the service would do now. Loads the timeline and the partitions that may need work; changes nothing."""
     timeline = load_timeline(environment.storage, environment.config)
     window = load_planning_window(
@@ -123,7 +123,7 @@ def schedule_plan(
     until_s = environment.runtime.clock.monotonic_s() + environment.concurrency.announcement_wait_ms / 1000
     rounds_left = _ROUNDS
     while rounds_left:
-        drafted = plan_draft(environment, service, flags=flags, incremental=incremental)
+        drafted = load_draft(environment, service, flags=flags, incremental=incremental)
         if not drafted.draft.work:
             return None
         refuse_damaged_draft(environment, drafted.draft, drafted.snapshot, drafted.window)
