@@ -113,7 +113,7 @@ demo: java $(STAMP) ## A guided tour on local Spark, about two minutes
 
 .PHONY: test
 test: java $(STAMP) ## All tests that need PyPI only (no Java Hudi, no browser)
-	$(BIN)/python -m pytest --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters \
+	$(BIN)/python -m pytest --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters --ignore=tests/fuzz \
 	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
 .PHONY: interop
@@ -132,6 +132,10 @@ browser: $(STAMP) ## The pages of the service in a real Chromium (Debian's); ren
 	@test -x /usr/bin/chromium || { echo "The pages are tested in Debian's Chromium, and /usr/bin/chromium is not there. Install it: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/browser -n 0 $(PYTEST_ARGS)
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## The service called at random over REST and gRPC, about a minute; FUZZ_EXAMPLES=500 for longer
+	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),10) $(BIN)/python -m pytest tests/fuzz -n 0 $(PYTEST_ARGS)
+
 .PHONY: clusters
 clusters: java $(STAMP) $(STAMP_FLINK) ## The engines of the service on real clusters of Spark and Flink
 	$(BIN)/python -m pytest tests/clusters -n 0 --durations=10 $(PYTEST_ARGS)
@@ -143,6 +147,10 @@ bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-
 .PHONY: bench-planning
 bench-planning: $(STAMP) ## Scheduling on 640,000 partitions of which ten were touched; PLANNING_ARGS="--memory 64000"
 	$(BIN)/python -m bench.planning $(PLANNING_ARGS)
+
+.PHONY: bench-worth
+bench-worth: $(STAMP_INTEROP) ## One lake without services, with inline ones, and with the management service; renews its plot
+	$(BIN_INTEROP)/python -m bench.worth --plot docs/images/worth.png $(BENCH_ARGS)
 
 .PHONY: stress
 stress: $(STAMP) ## Many writers, killed at random, on one table; STRESS_ARGS="--seconds 30 --store s3 --seed 2"
@@ -166,13 +174,14 @@ docs: $(STAMP) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: ci
-ci: ## What CI runs: check, docs, test, databases, browser, clusters, chaos, interop
+ci: ## What CI runs: check, docs, test, databases, browser, fuzz, clusters, chaos, interop
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory databases
 	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory chaos
+	@$(MAKE) --no-print-directory fuzz
 	@$(MAKE) --no-print-directory clusters
 	@$(MAKE) --no-print-directory interop
 

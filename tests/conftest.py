@@ -32,6 +32,7 @@ FOLDER_MARKERS = (
     "server",
     "browser",
     "clusters",
+    "fuzz",
     "tidy",
 )
 # Folders in the order in which workers take them up: at the end there is little left to wait for.
@@ -47,6 +48,7 @@ LONG_FIRST = (
     "server",
     "browser",
     "clusters",
+    "fuzz",
 )
 # Sessions of tests live for minutes, and two of them share two cores: optimizing compilers and parallel collectors
 # cost such a session more than they give back.

@@ -20,6 +20,7 @@ from tablekeeper.server.api.web import build_web
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.engines.registry import engine_names
 from tablekeeper.server.settings import ServerSettings
+from tablekeeper.tracing import start_tracing
 
 __all__ = ["serve"]
 
@@ -30,12 +31,14 @@ _CLOSING_S = 5
 
 def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
     """Run until a signal says otherwise."""
+    end_tracing = start_tracing("tablekeeper")
     service = open_service(settings, runtime=runtime, address=_address(settings))
     try:
         _refuse_open_door(service, settings)
         _run(service, settings, runtime)
     finally:
         service.drain()
+        end_tracing()
 
 
 def _run(service: Service, settings: ServerSettings, runtime: Runtime) -> None:

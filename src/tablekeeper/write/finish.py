@@ -13,6 +13,7 @@ from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encod
 from tablekeeper.metadata_table.update import MetadataPolicy, sync_commit, sync_rollback
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.timeline import Timeline
+from tablekeeper.tracing import span
 from tablekeeper.txn.commit import OpenWrite, commit_write
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.markers import load_markers
@@ -72,15 +73,16 @@ def finish_write(
             )
         )
 
-    committed = commit_write(
-        environment,
-        write,
-        metadata,
-        before_publish=sync_metadata_table,
-        unseen=unseen,
-        settle=partial(with_present_schema, environment, known_schema, context),
-        refuse=refuse,
-    )
+    with span("commit", instant=write.inflight.requested_at.value):
+        committed = commit_write(
+            environment,
+            write,
+            metadata,
+            before_publish=sync_metadata_table,
+            unseen=unseen,
+            settle=partial(with_present_schema, environment, known_schema, context),
+            refuse=refuse,
+        )
     return WriteResult(
         operation=write.operation.value.lower(),
         instant=committed.instant.requested_at,

@@ -46,6 +46,7 @@ from tablekeeper.server.store.protocol import (
     TableFilter,
     UnknownRecordError,
 )
+from tablekeeper.tracing import current_trace
 
 __all__ = ["AdminCalls", "Registration"]
 
@@ -223,6 +224,7 @@ class AdminCalls:
             kind,
             why=f"asked for by {caller.name}",
             priority=table.priority,
+            trace=current_trace(),
         )
         earlier = self._store.find_operation(table.table_id, submission.instant)
         if earlier is not None and earlier.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
@@ -79,6 +79,7 @@ Viewer = Annotated[Caller, Depends(needs(Role.VIEWER))]
 Writer = Annotated[Caller, Depends(needs(Role.WRITER))]
 Operator = Annotated[Caller, Depends(needs(Role.OPERATOR))]
 Admin = Annotated[Caller, Depends(needs(Role.ADMIN))]
+Number = Annotated[int, Path(ge=0, le=2**62)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 After = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before.")]
 Short = Annotated[str, Query(max_length=2000)]
@@ -295,27 +296,30 @@ def list_operations(
 
 
 @_operations.get("/{operation_id}")
-def show_operation(request: Request, operation_id: int, caller: Viewer) -> dict[str, Any]:
+def show_operation(request: Request, operation_id: Number, caller: Viewer) -> dict[str, Any]:
     """One operation with its attempts."""
     return _calls(request).admin.show_operation(caller, operation_id)
 
 
 @_operations.get("/{operation_id}/log", response_class=PlainTextResponse)
 def operation_log(
-    request: Request, operation_id: int, caller: Viewer, attempt: Annotated[int | None, Query(ge=1)] = None
+    request: Request,
+    operation_id: Number,
+    caller: Viewer,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> str:
     """The end of an attempt's output, also while it runs."""
     return _calls(request).admin.operation_log(caller, operation_id, attempt=attempt)
 
 
 @_operations.post("/{operation_id}/cancel")
-def cancel_operation(request: Request, operation_id: int, body: CancelBody, caller: Operator) -> dict[str, Any]:
+def cancel_operation(request: Request, operation_id: Number, body: CancelBody, caller: Operator) -> dict[str, Any]:
     """Cancel what waits; ask what runs to stop."""
     return _calls(request).admin.cancel_operation(caller, operation_id, body.reason)
 
 
 @_operations.post("/{operation_id}/retry")
-def retry_operation(request: Request, operation_id: int, caller: Operator) -> dict[str, Any]:
+def retry_operation(request: Request, operation_id: Number, caller: Operator) -> dict[str, Any]:
     """Try a failed, cancelled or quarantined operation again."""
     return _calls(request).admin.retry_operation(caller, operation_id)
 
@@ -375,7 +379,7 @@ def add_token(request: Request, body: TokenBody, caller: Admin) -> dict[str, Any
 
 
 @_others.delete("/v1/tokens/{token_id}")
-def revoke_token(request: Request, token_id: int, caller: Admin) -> dict[str, Any]:
+def revoke_token(request: Request, token_id: Number, caller: Admin) -> dict[str, Any]:
     """Revoke a token."""
     _calls(request).admin.revoke_token(caller, token_id)
     return {"revoked": token_id}

@@ -25,6 +25,7 @@ from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore
 from tablekeeper.server.timelines import TableTimelines
+from tablekeeper.tracing import span
 
 __all__ = ["Web", "build_web"]
 
@@ -86,7 +87,8 @@ class _Measured(BaseHTTPMiddleware):
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         started_s = self._clock.monotonic_s()
-        response = await call_next(request)
+        with span(f"{request.method} request", parent=request.headers.get("traceparent", "")):
+            response = await call_next(request)
         route = request.scope.get("route")
         self._metrics.request_answered(
             route=getattr(route, "path", "other"),

@@ -21,6 +21,7 @@ from tablekeeper.server.model import ManagedTable, Role, ServiceAction
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.store.protocol import JobStore, NewTable, Submission
 from tablekeeper.table.summary import TimelineSummary
+from tablekeeper.tracing import current_trace
 
 __all__ = [
     "DEFAULT_DATABASE",
@@ -192,6 +193,7 @@ class WriterCalls:
                 resource=request.resource, parallelism=request.parallelism, extra_params=request.extra_params
             ),
             why="a writer asked for it",
+            trace=current_trace(),
         )
 
     def _table(self, caller: Caller, request: SubmitRequest) -> ManagedTable:

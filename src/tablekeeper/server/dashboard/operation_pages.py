@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from tablekeeper.server.api.permissions import Caller
@@ -36,6 +36,7 @@ _VERBS: Mapping[str, Mapping[str, str]] = {
     "retry": {"": "It goes back into the queue, and its earlier failures are forgotten."},
 }
 Short = Annotated[str, Query(max_length=200)]
+Number = Annotated[int, Path(ge=0, le=2**62)]
 After = Annotated[int, Query(ge=0, le=2**62)]
 
 
@@ -63,7 +64,7 @@ def operations(request: Request, status: Short = "", action: Short = "", after: 
 
 
 @operation_pages.get("/{operation_id}")
-def operation(request: Request, operation_id: int) -> Response:
+def operation(request: Request, operation_id: Number) -> Response:
     def show(caller: Caller) -> Response:
         admin = calls_of(request).admin
         return render(
@@ -79,7 +80,7 @@ def operation(request: Request, operation_id: int) -> Response:
 
 
 @operation_pages.get("/{operation_id}/confirm/{verb}")
-def confirm_operation(request: Request, operation_id: int, verb: str) -> Response:
+def confirm_operation(request: Request, operation_id: Number, verb: str) -> Response:
     def show(caller: Caller) -> Response:
         shown = calls_of(request).admin.show_operation(caller, operation_id)
         told = _VERBS[verb].get(shown["status"], _VERBS[verb][""])
@@ -91,7 +92,7 @@ def confirm_operation(request: Request, operation_id: int, verb: str) -> Respons
 
 
 @operation_pages.post("/{operation_id}/confirm/{verb}")
-async def act_on_operation(request: Request, operation_id: int, verb: str) -> Response:
+async def act_on_operation(request: Request, operation_id: Number, verb: str) -> Response:
     form = await form_of(request)
 
     def act(caller: Caller) -> Response:

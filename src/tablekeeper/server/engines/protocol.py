@@ -25,7 +25,8 @@ class Job:
     """One attempt as an engine gets it. `instant` is None where the job plans by itself.
 
     `options` are Hudi's names, over those of the table. `planning` are arguments of the schedule call (order columns,
-    retention, cancellable). Output goes to `log_path`, what came of it to `result_path`.
+    retention, cancellable). Output goes to `log_path`, what came of it to `result_path`. `trace` is the
+    trace context to go on from.
     """
 
     operation_id: int
@@ -40,6 +41,7 @@ class Job:
     options: Mapping[str, str] = field(default_factory=dict)
     planning: Mapping[str, Any] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict)
+    trace: str = ""
 
     @property
     def name(self) -> str:

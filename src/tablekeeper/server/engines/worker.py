@@ -30,6 +30,7 @@ from tablekeeper.server.engines.java_services import execute_in_java
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
 from tablekeeper.server.model import AttemptOutcome, ServiceAction
 from tablekeeper.table import Table
+from tablekeeper.tracing import span, start_tracing
 
 __all__ = ["execute_job", "main", "open_table"]
 
@@ -40,7 +41,8 @@ _MAX_MESSAGE = 1000
 def execute_job(table: Table, job: Job, tell_plan: Callable[[str], None]) -> JobReport:
     """Do it. `tell_plan` hears of the plan as soon as there is one. Errors of ours become outcomes."""
     try:
-        return _execute(table, job, tell_plan)
+        with span(job.action.value, parent=job.trace, operation=job.operation_id, attempt=job.number):
+            return _execute(table, job, tell_plan)
     except TablekeeperError as error:
         return _ended(_outcome_of(error, table, job), error=error)
 
@@ -95,6 +97,7 @@ def main(path: str, engine: str = "local", driver_bytes: str = "") -> int:
     """Run the job of this file; its report lies where the job says."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stdout)
     job = load_job(Path(path))
+    end_tracing = start_tracing("tablekeeper-worker")
     _LOG.info("%s: %s of %s", job.name, job.action.value, job.base_path)
 
     def tell_plan(instant: str) -> None:
@@ -110,6 +113,7 @@ def main(path: str, engine: str = "local", driver_bytes: str = "") -> int:
         traceback.print_exc(file=sys.stdout)
         report = _ended(AttemptOutcome.FAILED, error=error)
     save_report(Path(job.result_path), report)
+    end_tracing()
     _LOG.info("%s: %s %s", job.name, report.outcome.value if report.outcome else "", report.message)
     return 0
 

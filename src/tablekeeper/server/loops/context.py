@@ -18,6 +18,7 @@ from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
 from tablekeeper.table.summary import TimelineSummary
+from tablekeeper.tracing import current_trace
 
 __all__ = ["LoopContext", "Watched", "about", "make_job", "settle"]
 
@@ -99,6 +100,7 @@ def make_job(context: LoopContext, operation: Operation, table: ManagedTable, po
         options={**policy.options, **hudi_settings(operation.parameters)},
         planning=_planning(operation.action, policy),
         storage_options=context.settings.storage_options,
+        trace=current_trace() or operation.trace,
     )
 
 

@@ -16,6 +16,7 @@ from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Oper
 from tablekeeper.server.places import AllowedPlaces, ForbiddenPlaceError
 from tablekeeper.server.policy import DEFAULT_POLICY, Policy
 from tablekeeper.server.store.protocol import LeaseLostError, UnknownRecordError
+from tablekeeper.tracing import span
 
 __all__ = ["ScheduleLoop"]
 
@@ -68,7 +69,9 @@ class ScheduleLoop:
             if left is not None and operation.failures + 1 >= (policy.max_failures or 1):
                 self._settle(operation, policy, AttemptOutcome.LOST, "its worker vanished")
                 return
-            self._start(operation, table, policy, attempts)
+            about_it = {"operation": operation.operation_id, "table": table.name}
+            with span(f"start {operation.action.value}", parent=operation.trace, **about_it):
+                self._start(operation, table, policy, attempts)
         except (LeaseLostError, UnknownRecordError) as error:
             _LOG.warning("operation %d: %s", operation.operation_id, error, extra=about(operation))
         except (InvalidRequestError, ForbiddenPlaceError) as error:
