@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from tablekeeper import __version__
+from tablekeeper.cli import top as _top  # noqa: F401 (adds its command)
 from tablekeeper.cli.arguments import AsJson, Debug, StorageOption, TablePath, examples, open_table
 from tablekeeper.cli.doctor import doctor_commands
 from tablekeeper.cli.failures import reported

@@ -24,7 +24,7 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.table.discovery import MOST_FOLDERS, find_tables
 
-__all__ = ["management_commands"]
+__all__ = ["Url", "client_of", "management_commands"]
 
 management_commands = typer.Typer(
     name="service", help="Look at and operate a running Table Management Service.", no_args_is_help=True
@@ -58,7 +58,7 @@ def tables(
 ) -> None:
     """The registered tables."""
     query = {"search": search, "quarantined": True if quarantined else None}
-    found = list(_pages(_client(url), "/v1/tables", "tables", query, limit=limit))
+    found = list(_pages(client_of(url), "/v1/tables", "tables", query, limit=limit))
     _show(found, as_json=as_json, columns=_TABLE_COLUMNS, row=_table_row)
 
 
@@ -99,7 +99,7 @@ def add(
     if recursive:
         options = option_pairs(storage_option)
         paths = find_tables(absolute, storage_options=options, most_folders=most_folders, runtime=SYSTEM_RUNTIME)
-    client = _client(url)
+    client = client_of(url)
     shared = {"db_name": db, "owner": owner, "queue": queue, "priority": priority}
     added, failed = [], []
     with Progress(disable=not recursive, transient=True) as progress:
@@ -136,7 +136,7 @@ def rebuild(
     """
     absolute = path if "://" in path else str(Path(path).absolute())
     paths = find_tables(absolute, storage_options=option_pairs(storage_option), runtime=SYSTEM_RUNTIME)
-    client = _client(url)
+    client = client_of(url)
     recorded = waiting = 0
     failed = []
     with Progress(transient=True) as progress:
@@ -161,7 +161,7 @@ def rebuild(
 @reported
 def remove(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug = False) -> None:
     """Forget a table. Its files are not touched."""
-    _client(url).delete(_table_path(table))
+    client_of(url).delete(_table_path(table))
     typer.echo(f"{table} is not looked after any more")
 
 
@@ -177,7 +177,7 @@ def pause(
     debug: Debug = False,
 ) -> None:
     """Start nothing on a table until it is resumed. What runs goes on."""
-    client = _client(url)
+    client = client_of(url)
     shown = client.post(f"{_table_path(table)}/{'resume' if resume else 'pause'}")
     if resume and shown["quarantine"]:
         client.post(f"{_table_path(table)}/release")
@@ -197,7 +197,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Ask for a service now, whether it is due or not."""
-    answer = _client(url).post(f"{_table_path(table)}{path_of('run', service)}")
+    answer = client_of(url).post(f"{_table_path(table)}{path_of('run', service)}")
     _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
 
 
@@ -222,7 +222,7 @@ def operations(
     """What waits, runs and ran, the newest first."""
     db_name, table_name = _split(table) if table else ("", "")
     query = {"db_name": db_name, "table_name": table_name, "status": status, "action": action, "queue": queue}
-    found = list(_pages(_client(url), "/v1/operations", "operations", query, limit=limit))
+    found = list(_pages(client_of(url), "/v1/operations", "operations", query, limit=limit))
     _show(found, as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
 
 
@@ -236,7 +236,7 @@ def show(
 ) -> None:
     """All about an operation with its attempts, or about a table with its policy, as JSON."""
     path = path_of("v1", "operations", int(what)) if what.isdigit() else _table_path(what)
-    typer.echo(json_document(_client(url).get(path)))
+    typer.echo(json_document(client_of(url).get(path)))
 
 
 @management_commands.command(epilog=examples("tablekeeper service logs 42", "tablekeeper service logs 42 --attempt 1"))
@@ -249,7 +249,7 @@ def logs(
     debug: Debug = False,
 ) -> None:
     """The end of what an attempt printed, also while it runs."""
-    typer.echo(_client(url).get(path_of("v1", "operations", operation, "log"), {"attempt": attempt}), nl=False)
+    typer.echo(client_of(url).get(path_of("v1", "operations", operation, "log"), {"attempt": attempt}), nl=False)
 
 
 @management_commands.command(epilog=examples('tablekeeper service cancel 42 --reason "wrong table"'))
@@ -263,7 +263,7 @@ def cancel(
     debug: Debug = False,
 ) -> None:
     """Cancel what waits; ask what runs to stop."""
-    answer = _client(url).post(path_of("v1", "operations", operation, "cancel"), {"reason": reason})
+    answer = client_of(url).post(path_of("v1", "operations", operation, "cancel"), {"reason": reason})
     _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
 
 
@@ -273,7 +273,7 @@ def retry(
     operation: OperationId, *, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False
 ) -> None:
     """Try a failed, cancelled or quarantined operation again."""
-    answer = _client(url).post(path_of("v1", "operations", operation, "retry"))
+    answer = client_of(url).post(path_of("v1", "operations", operation, "retry"))
     _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
 
 
@@ -281,7 +281,7 @@ def retry(
 @reported
 def clear(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug = False) -> None:
     """Remove a table's waiting and finished operations from the service. The timeline keeps its plans."""
-    answer = _client(url).post(path_of("v1", "operations", "clear", *_split(table)))
+    answer = client_of(url).post(path_of("v1", "operations", "clear", *_split(table)))
     typer.echo(f"{answer['cleared']} operations of {table} were removed")
 
 
@@ -289,7 +289,7 @@ def clear(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug 
 @reported
 def instances(*, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False) -> None:
     """The instances of the service and when each was seen."""
-    found = _client(url).get("/v1/instances")["instances"]
+    found = client_of(url).get("/v1/instances")["instances"]
     columns = ("instance_id", "host", "pid", "address", "slots", "running", "seen_s_ago", "is_draining")
     _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
 
@@ -298,7 +298,7 @@ def instances(*, url: Url = "http://localhost:9091", as_json: AsJson = False, de
 @reported
 def queues(*, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False) -> None:
     """What waits and runs in each queue."""
-    found = _client(url).get("/v1/queues")["queues"]
+    found = client_of(url).get("/v1/queues")["queues"]
     columns = ("queue", "pending", "claimed", "running", "quarantined")
     _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each.get(name, 0)) for name in columns])
 
@@ -315,7 +315,7 @@ def alarms(
     debug: Debug = False,
 ) -> None:
     """Open alarms."""
-    found = _client(url).get("/v1/alarms", {"resolved": "true" if resolved else None})["alarms"]
+    found = client_of(url).get("/v1/alarms", {"resolved": "true" if resolved else None})["alarms"]
     columns = ("alarm_id", "rule", "text", "opened_ms", "resolved_ms")
     _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
 
@@ -340,7 +340,7 @@ def tokens(
     debug: Debug = False,
 ) -> None:
     """The tokens of the service; make and revoke them."""
-    client = _client(url)
+    client = client_of(url)
     if add:
         body = {"name": add, "role": role, "databases": database or [], "path_prefixes": path_prefix or []}
         made = client.post("/v1/tokens", body)
@@ -355,7 +355,8 @@ def tokens(
     _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
 
 
-def _client(url: str) -> ServiceClient:
+def client_of(url: str) -> ServiceClient:
+    """A client of the service at these addresses, with the token of the environment."""
     return ServiceClient(url.split(","), token=os.environ.get("TABLEKEEPER_TOKEN", ""))
 
 
