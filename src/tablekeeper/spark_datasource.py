@@ -153,7 +153,7 @@ class StagingWriter(api.DataSourceArrowWriter):
         self._options = options
         self._incoming = arrow_from_spark(schema)
         _create_missing_table(options, self._incoming)
-        self._context: WriteContext = _open(options).load_write(options.operation, self._incoming).context
+        self._context: WriteContext = _open(options)._load_write(options.operation, self._incoming).context
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         task = TaskContext.get()
@@ -162,7 +162,7 @@ class StagingWriter(api.DataSourceArrowWriter):
 
     def commit(self, messages: list[api.WriterCommitMessage | None]) -> None:
         staged = [batch for message in messages if isinstance(message, StagedRows) for batch in message.batches]
-        request = _open(self._options).load_write(self._options.operation, self._incoming)
+        request = _open(self._options)._load_write(self._options.operation, self._incoming)
         execute_staged(replace(request, context=self._context), staged)
 
     def abort(self, messages: list[api.WriterCommitMessage | None]) -> None:
@@ -197,7 +197,7 @@ def _load_query(
 ) -> Query:
     conditions = [*([parse_predicate(options.where)] if options.where else []), *pushed]
     where = And(tuple(conditions)) if len(conditions) > 1 else conditions[0] if conditions else None
-    return _open(options).load_query(
+    return _open(options)._load_query(
         columns=columns if columns is not None else options.columns,
         where=where,
         as_of=options.as_of,

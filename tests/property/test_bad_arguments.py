@@ -27,9 +27,7 @@ from tests.support.table_builder import TRIPS, TableBuilder, trips
 
 ROWS = trips(("a", "sf", 1, 1.0), ("b", "la", 1, 2.0))
 TRIED = sorted(
-    name
-    for name, member in inspect.getmembers(tk.Table)
-    if inspect.isfunction(member) and not name.startswith("_") and name not in ("load_write", "load_query")
+    name for name, member in inspect.getmembers(tk.Table) if inspect.isfunction(member) and not name.startswith("_")
 )
 FRAMES = ("rows", "keys")
 # Waiting is no mistake of the caller's.

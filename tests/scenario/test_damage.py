@@ -311,7 +311,7 @@ def test_a_rollback_between_timeline_and_listing_is_no_damage(
     healthy: Callable[[dict[str, Any]], World],
 ) -> None:
     world = healthy({"table_type": "cow"}).copy()
-    query = world.table.load_query()
+    query = world.table._load_query()
     world.table.rollback(world.timeline.completed_writes[-1].requested_at)
     assert load_query_snapshot(query).latest
 

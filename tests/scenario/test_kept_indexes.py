@@ -114,7 +114,7 @@ def test_a_write_that_would_leave_an_index_wrong_is_refused_before_it_begins(
 def test_an_index_that_java_builds_during_a_write_stops_its_commit(make: Callable[..., World]) -> None:
     world = indexed(make, updates=0)
     table = world.table
-    request = table.load_write(Operation.UPSERT, UPDATE.schema)
+    request = table._load_write(Operation.UPSERT, UPDATE.schema)
     change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join([*STATS, "record_index"])})
     world.storage.put(".hoodie/metadata/record_index/kept.hfile", b"built by Java")
     with pytest.raises(UnsupportedFeatureError, match="index record_index"):

@@ -42,7 +42,7 @@ def test_a_plan_that_is_called_off_between_listing_and_execution_does_not_stop_t
     watched.when = lambda kind, path: watched.counts["list_files"] > 0 and path.endswith("hoodie.properties")
     watched.action = lambda: world.table.cancel(first)
     table._storage = watched
-    done = table.execute_waiting(ServiceKind.COMPACTION)
+    done = table._execute_waiting(ServiceKind.COMPACTION)
     assert [result.instant for result in done] == [second.instant]
     assert len(world.table.plans()) == 0
 

@@ -32,7 +32,7 @@ def test_a_clustering_after_writes_goes_by_the_option_for_those(make: Callable[.
     assert _ran(world, writes=4, inline=["clustering"]) == [[], ["clustering"], [], ["clustering"]]
     world.upsert(FIRST)
     world.upsert(FIRST)
-    assert world.table.run_due("clustering") == []
+    assert world.table._run_if_due("clustering") == []
 
 
 @pytest.mark.parametrize("service", ["compact", "clustering"])

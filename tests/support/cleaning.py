@@ -40,7 +40,7 @@ def by_hours(count: int, **more: Any) -> CleanSettings:
 
 
 def environment_of(table: tk.Table) -> TableEnvironment:
-    return table.load_write(Operation.DELETE_PARTITION, None).environment
+    return table._load_write(Operation.DELETE_PARTITION, None).environment
 
 
 def clean(table: tk.Table, settings: CleanSettings, **more: Any) -> CleanResult | None:

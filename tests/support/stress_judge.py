@@ -286,7 +286,7 @@ def _finish_plans(plan: StressPlan) -> list[str]:
         faults.append("requests to call plans off are left behind")
     for kind in ServiceKind:
         if kind.value.replace(" ", "_") in plan.jobs:
-            table.execute_waiting(kind)
+            table._execute_waiting(kind)
     return faults
 
 

@@ -156,7 +156,7 @@ class _Service:
         self._try(lambda: self._note_results([self._table.execute(instant)]), flags=flags, instant=instant.value)
 
     def _execute_waiting(self, kind: ServiceKind) -> None:
-        self._note_results(self._table.execute_waiting(kind))
+        self._note_results(self._table._execute_waiting(kind))
 
     def _cancel(self, instant: RequestedTime) -> None:
         self._note(self._table.cancel(instant, reason="stress", wait="1s").outcome, instant.value)

@@ -33,13 +33,13 @@ def schedule(
     table: tk.Table, service: Service, *, flags: PlanFlags | None = None, incremental: bool = True
 ) -> ScheduledPlan | None:
     """Put a plan on the timeline; None if there is nothing to do."""
-    environment = table.load_write(service.kind.operation, None).environment
+    environment = table._load_write(service.kind.operation, None).environment
     return schedule_plan(environment, service, flags=flags or PlanFlags(), incremental=incremental)
 
 
 def execute(table: tk.Table, service: Service, instant: RequestedTime) -> ServiceResult:
     """Carry a plan out."""
-    return execute_plan(table.load_write(service.kind.operation, None), service, instant, LifecycleSettings())
+    return execute_plan(table._load_write(service.kind.operation, None), service, instant, LifecycleSettings())
 
 
 def compact(table: tk.Table) -> ServiceResult:

@@ -31,7 +31,7 @@ class RowRequest:
 
 def load_rows(table: Table, request: RowRequest, *, limit: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The schema and the rows asked for, at most `limit` of them (0: all), read as they are drawn."""
-    query = table.load_query(
+    query = table._load_query(
         columns=request.columns,
         where=request.where,
         as_of=request.as_of,

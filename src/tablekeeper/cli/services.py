@@ -309,7 +309,7 @@ def _do(step: Step, table: Table, kind: ServiceKind, asked: dict[str, Any]) -> l
         case Step.SCHEDULE:
             return [schedule(**asked)]
         case Step.EXECUTE:
-            return list(table.execute_waiting(kind)) or [None]
+            return list(table._execute_waiting(kind)) or [None]
 
 
 def _show_all(results: list[Any], *, as_json: bool) -> None:

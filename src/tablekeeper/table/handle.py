@@ -46,7 +46,7 @@ class TableHandle:
         """What the table's properties file says now."""
         return load_table_config(self._storage)
 
-    def load_write(
+    def _load_write(
         self, operation: Operation, incoming: pa.Schema | None, *, extra: Mapping[str, str] | None = None
     ) -> WriteRequest:
         """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""

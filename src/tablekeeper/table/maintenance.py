@@ -279,14 +279,14 @@ class Maintenance(TableHandle):
         `names` are of "compaction", "log_compaction", "clustering", "clean" and "archive".
         """
         return ServiceLoop(
-            self.run_due,
+            self._run_if_due,
             service_names(names),
             every_s=parse_duration_s(every),
             runtime=self._runtime,
             remove_failed_plans=self._remove_failed_plans,
         )
 
-    def run_due(self, name: str) -> list[Any]:
+    def _run_if_due(self, name: str) -> list[Any]:
         """Run one of the `services` if its triggers say that it is due, and plans that wait. Returns what was done.
 
         One that the options leave to the Table Management Service runs here only if that does not take it over.
@@ -317,7 +317,7 @@ class Maintenance(TableHandle):
             return [] if cleaned is None else [cleaned]
         kind = ServiceKind.named(name)
         self._schedule_due(kind, is_async=is_async, executes=True)
-        return list(self.execute_waiting(kind))
+        return list(self._execute_waiting(kind))
 
     def _schedule_due(self, kind: ServiceKind, *, is_async: bool, executes: bool = False) -> ScheduledPlan | None:
         decision = find_due(self._load_environment(), self._options, kind, is_async=is_async)
@@ -326,7 +326,9 @@ class Maintenance(TableHandle):
         _LOG.info("%s is due: %s", kind.value, decision.why)
         return self._schedule(kind, PlanFlags(), None, None, executes=executes)
 
-    def execute_waiting(self, kind: ServiceKind, *, options: Mapping[str, object] | None = None) -> list[ServiceResult]:
+    def _execute_waiting(
+        self, kind: ServiceKind, *, options: Mapping[str, object] | None = None
+    ) -> list[ServiceResult]:
         """Carry out the plans of this kind that wait on the timeline and that nobody is at work on."""
         done = []
         for instant in load_timeline(self._storage, self.config).pending_plans:
@@ -387,7 +389,7 @@ class Maintenance(TableHandle):
         options: Mapping[str, object] | None,
         clustering: ClusteringRequest | None = None,
     ) -> ServiceResult | None:
-        waiting = self.execute_waiting(kind, options=options)
+        waiting = self._execute_waiting(kind, options=options)
         scheduled = self._schedule(kind, flags, partitions, options, clustering, executes=True)
         if scheduled is None:
             return waiting[-1] if waiting else None

@@ -258,7 +258,7 @@ class Table(Maintenance):
         names = checked_names("partitions", partitions)
         if not names:
             raise InvalidRequestError("delete_partitions takes a list of partition paths, for example ['city=sf']")
-        return delete_partitions(self.load_write(Operation.DELETE_PARTITION, None), names)
+        return delete_partitions(self._load_write(Operation.DELETE_PARTITION, None), names)
 
     def write_stream(
         self,
@@ -300,7 +300,7 @@ class Table(Maintenance):
         ISO date or time, or a datetime. `mode="read_optimized"` reads base files only, without merging logs.
         `meta_columns` adds Hudi's own columns.
         """
-        query = self.load_query(columns=columns, where=where, as_of=as_of, mode=mode, meta_columns=meta_columns)
+        query = self._load_query(columns=columns, where=where, as_of=as_of, mode=mode, meta_columns=meta_columns)
         return read_rows(query, self._engine, load_query_snapshot(query).latest)
 
     def changes(
@@ -332,7 +332,7 @@ class Table(Maintenance):
 
         Begin with "earliest". Rows and cursor come from one look at the table: no commit is missed between two calls.
         """
-        query = self.load_query(columns=columns, where=where, meta_columns=meta_columns)
+        query = self._load_query(columns=columns, where=where, meta_columns=meta_columns)
         commits = load_window(query, since=cursor, until=until)
         rows = read_changes(query, self._engine, commits)
         return Changes(rows, next_cursor(commits, since=cursor, zone=query.config.time_zone))
@@ -451,10 +451,10 @@ class Table(Maintenance):
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         # Before the rows are looked at: a batch of a stream that is in the table already costs nothing more.
         refuse = load_batch_guard(self._storage, self.config, extra)
-        request = self.load_write(operation, self._engine.schema_of(source), extra=extra)
+        request = self._load_write(operation, self._engine.schema_of(source), extra=extra)
         return execute_write(replace(request, refuse=refuse), source)
 
-    def load_query(
+    def _load_query(
         self,
         *,
         columns: Iterable[str] | None = None,
