@@ -108,7 +108,7 @@ java:
 	@$(need_java)
 
 .PHONY: demo
-demo: java $(STAMP) ## A guided tour on local Spark, about two minutes
+demo: java $(STAMP) ## A guided tour: a table on local Spark, then a lake and the service that keeps it
 	@$(BIN)/python -m tablekeeper.examples.demo
 
 .PHONY: test

@@ -200,10 +200,15 @@ def test_the_java_client_registers_its_table_and_reports_plans(
 def test_requests_for_a_metadata_table_concern_its_table(
     client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
 ) -> None:
-    params = java_query(lake, basepath=f"{lake}/trips/.hoodie/metadata", table_name="trips_metadata", instant=NOWHERE)
-    assert client.get("/v1/hoodie/service/compact", params=params).status_code == 200
+    params = java_query(lake, basepath=f"{lake}/trips/.hoodie/metadata", table_name="trips_metadata")
+    assert client.get("/v1/hoodie/service/compact", params=params).json() == {"plans": []}
+    for _ in range(2):
+        asked = client.get("/v1/hoodie/service/compact", params={**params, "instant": NOWHERE})
+        assert (asked.status_code, len(asked.json()["plans"])) == (200, 1)
     (registered,) = jobs.list_tables(TableFilter(), Page())
     assert (registered.table_name, registered.base_path) == ("trips", (lake / "trips").as_uri())
+    (operation,) = jobs.list_operations(OperationFilter(), Page())
+    assert operation.action is ServiceAction.METADATA_COMPACTION
 
 
 def test_a_commit_callback_can_carry_a_token_as_its_key(

@@ -1,7 +1,7 @@
 """A guided tour on local Spark: `python -m tablekeeper.examples.demo`, or `make demo`.
 
-The tour is a list of steps. A step does one thing to the table, says in a line what came of it, and may show something
-below. The counts it says are checked against what must be true, so a tour that ends has also worked.
+First one table on local Spark, then a lake of tables and the service that keeps it (`examples.lake`). The counts that
+the steps say are checked against what must be true, so a tour that ends has also worked.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from tablekeeper.errors import ConflictError, TablekeeperError
+from tablekeeper.examples.lake import LAKE_STEPS, served_lake
+from tablekeeper.examples.steps import Outcome, Step, check, record_table, report, run_steps
 from tablekeeper.runtime import SYSTEM_RUNTIME, Clock
 from tablekeeper.table import Table
 from tablekeeper.write.results import WriteResult
 
-__all__ = ["STEPS", "Outcome", "Step", "Tour", "main", "run_steps"]
+__all__ = ["STEPS", "Tour", "main"]
 
 _CITIES = ("amsterdam", "berlin", "chennai", "lagos", "lima", "nyc", "osaka", "sf")
 _SAMPLE = 5
@@ -74,22 +75,6 @@ class Tour:
         )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a step: a line of text, and something to show below it."""
-
-    text: str
-    shown: Any = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One stop of the tour."""
-
-    title: str
-    run: Callable[[Tour], Outcome]
-
-
 def create(tour: Tour) -> Outcome:
     table = Table.create(
         tour.path,
@@ -108,7 +93,7 @@ def bulk_insert(tour: Tour) -> Outcome:
     result = tour.table.bulk_insert(tour.trips(range(tour.rows), ts=1))
     tour.written["bulk_insert"] = result
     tour.expected_rows = tour.rows
-    _check(result.rows_inserted, tour.rows, "rows inserted")
+    check(result.rows_inserted, tour.rows, "rows inserted")
     return Outcome(_counts(result))
 
 
@@ -117,8 +102,8 @@ def upsert(tour: Tour) -> Outcome:
     result = tour.table.upsert(corrected.union(tour.trips(tour.added, ts=2)))
     tour.written["upsert"] = result
     tour.expected_rows += len(tour.added)
-    _check(result.rows_updated, len(tour.corrected), "rows updated")
-    _check(result.rows_inserted, len(tour.added), "rows inserted")
+    check(result.rows_updated, len(tour.corrected), "rows updated")
+    check(result.rows_inserted, len(tour.added), "rows inserted")
     return Outcome(_counts(result))
 
 
@@ -126,13 +111,13 @@ def delete(tour: Tour) -> Outcome:
     result = tour.table.delete(tour.trips(tour.cancelled, ts=3).select("id", "city"))
     tour.written["delete"] = result
     tour.expected_rows -= len(tour.cancelled)
-    _check(result.rows_deleted or 0, len(tour.cancelled), "rows deleted")
+    check(result.rows_deleted or 0, len(tour.cancelled), "rows deleted")
     return Outcome(_counts(result))
 
 
 def read_all(tour: Tour) -> Outcome:
     count = tour.table.read().count()
-    _check(count, tour.expected_rows, "rows in the table")
+    check(count, tour.expected_rows, "rows in the table")
     return Outcome(f"{count:,} rows: base files and logs merged")
 
 
@@ -141,15 +126,15 @@ def read_filtered(tour: Tour) -> Outcome:
     frame = tour.table.read(columns=["id", "city", "ts", "rider", "fare"], where=where)
     count = frame.count()
     in_sf = [number for number in tour.corrected if _CITIES[number % len(_CITIES)] == "sf"]
-    _check(count, len(in_sf), "rows that match")
+    check(count, len(in_sf), "rows that match")
     sample = [row.asDict() for row in frame.orderBy("id").limit(_SAMPLE).collect()]
-    return Outcome(f"{count:,} rows with {where}, from one partition of {len(_CITIES)}", _rows(sample))
+    return Outcome(f"{count:,} rows with {where}, from one partition of {len(_CITIES)}", record_table(sample))
 
 
 def travel(tour: Tour) -> Outcome:
     then = tour.written["bulk_insert"].instant
     count = tour.table.read(as_of=then).count()
-    _check(count, tour.rows, "rows at the first commit")
+    check(count, tour.rows, "rows at the first commit")
     return Outcome(f"as of {then}: {count:,} rows; now {tour.expected_rows:,}")
 
 
@@ -158,8 +143,8 @@ def changes(tour: Tour) -> Outcome:
     frame = tour.table.changes(since=since)
     cities = [row.asDict() for row in frame.groupBy("city").count().orderBy("city").collect()]
     count = sum(row["count"] for row in cities)
-    _check(count, len(tour.corrected) + len(tour.added), "rows changed")
-    shown = _rows([{"city": row["city"], "changed rows": row["count"]} for row in cities])
+    check(count, len(tour.corrected) + len(tour.added), "rows changed")
+    shown = record_table([{"city": row["city"], "changed rows": row["count"]} for row in cities])
     return Outcome(f"since {since}: {count:,} rows to pass on, of {tour.expected_rows:,}", shown)
 
 
@@ -168,14 +153,14 @@ def read_by_format(tour: Tour) -> Outcome:
         return Outcome(f"Spark {tour.spark.version} has no data sources in Python; Spark 4 has, and it works there too")
     reader = tour.spark.read.format("tablekeeper").option("columns", "id,city").option("where", "city = 'lima'")
     count = reader.load(tour.path).count()
-    _check(count, tour.table.read(where="city = 'lima'").count(), "rows in Lima")
+    check(count, tour.table.read(where="city = 'lima'").count(), "rows in Lima")
     return Outcome(f'{count:,} rows by spark.read.format("tablekeeper").option("where", "city = \'lima\'").load(path)')
 
 
 def timeline(tour: Tour) -> Outcome:
     listing = tour.table.timeline()
-    _check(len(listing), len(tour.written), "instants")
-    return Outcome(f"{len(listing)} commits", _rows(listing.to_dicts()))
+    check(len(listing), len(tour.written), "instants")
+    return Outcome(f"{len(listing)} commits", record_table(listing.to_dicts()))
 
 
 def files(tour: Tour) -> Outcome:
@@ -192,7 +177,7 @@ def files(tour: Tour) -> Outcome:
         for fact in facts
     ]
     return Outcome(
-        f"{len(facts)} file groups in partition sf: base files, and logs with what changed since", _rows(shown)
+        f"{len(facts)} file groups in partition sf: base files, and logs with what changed since", record_table(shown)
     )
 
 
@@ -212,8 +197,8 @@ def compact(tour: Tour) -> Outcome:
         raise TablekeeperError("the tour expected a compaction to be planned, and none was: please report this")
     # Any process may carry the plan out, while others write; here it is the same one.
     result = tour.table.execute(plan)
-    _check(sum(len(fact["log_files"]) for fact in tour.table.files().to_dicts()), 0, "log files left")
-    _check(tour.table.read().count(), tour.expected_rows, "rows in the table")
+    check(sum(len(fact["log_files"]) for fact in tour.table.files().to_dicts()), 0, "log files left")
+    check(tour.table.read().count(), tour.expected_rows, "rows in the table")
     return Outcome(f"{result.file_groups} file groups, {result.rows:,} rows rewritten, plan {plan.instant}")
 
 
@@ -226,7 +211,7 @@ def yield_to_writer(tour: Tour) -> Outcome:
     try:
         tour.table.execute(plan)
     except ConflictError as error:
-        _check(len(tour.table.plans()), 0, "pending plans")
+        check(len(tour.table.plans()), 0, "pending plans")
         return Outcome(f"the upsert won, plan {plan.instant} gave way to {error.beaten_by} and is off the timeline")
     raise TablekeeperError(
         "the tour expected the clustering to yield to the upsert, and it did not: please report this"
@@ -237,7 +222,7 @@ def cluster(tour: Tour) -> Outcome:
     result = tour.table.cluster(order_by=["fare"])
     if result is None:
         raise TablekeeperError("the tour expected files to cluster, and found none: please report this")
-    _check(tour.table.read().count(), tour.expected_rows, "rows in the table")
+    check(tour.table.read().count(), tour.expected_rows, "rows in the table")
     return Outcome(f"{result.file_groups} file groups became {len(result.files)}, {result.rows:,} rows sorted by fare")
 
 
@@ -245,11 +230,11 @@ def clean(tour: Tour) -> Outcome:
     result = tour.table.clean(keep_commits=1)
     if result is None:
         raise TablekeeperError("the tour expected old files to clean, and found none: please report this")
-    _check(tour.table.read().count(), tour.expected_rows, "rows in the table")
+    check(tour.table.read().count(), tour.expected_rows, "rows in the table")
     return Outcome(f"{result.files_deleted} files that the last commit and its readers do not need are gone")
 
 
-STEPS: tuple[Step, ...] = (
+STEPS: tuple[Step[Tour], ...] = (
     Step("Create a merge-on-read table", create),
     Step("Bulk insert", bulk_insert),
     Step("Upsert: corrected fares and new trips", upsert),
@@ -269,17 +254,6 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def run_steps(
-    tour: Tour, console: Console, *, steps: Sequence[Step] = STEPS, clock: Clock = SYSTEM_RUNTIME.clock
-) -> None:
-    """Take the steps in order; a spinner turns while one runs."""
-    for number, step in enumerate(steps, start=1):
-        began_s = clock.monotonic_s()
-        with console.status(f"{step.title} …"):
-            outcome = step.run(tour)
-        _report(console, f"{number}. {step.title}", outcome, seconds=clock.monotonic_s() - began_s)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the whole tour; 0 if it worked."""
     parser = argparse.ArgumentParser(
@@ -287,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--path", help="where to make the table (default: a new temporary directory)")
     parser.add_argument("--rows", type=int, default=100_000, help="rows to start with (default: %(default)s)")
+    parser.add_argument("--only-table", action="store_true", help="leave out the lake and the service")
     given = parser.parse_args(arguments)
     if given.rows < 1000:
         parser.error("--rows: the tour needs at least 1000")
@@ -297,15 +272,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="tablekeeper-spark-", ignore_cleanup_errors=True) as scratch:
         spark = _start(console, Path(scratch), clock)
         try:
-            run_steps(Tour(spark, path, given.rows), console, clock=clock)
+            run_steps(Tour(spark, path, given.rows), console, steps=STEPS, clock=clock)
         except TablekeeperError as error:
-            Console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
-            return 1
+            return _failed(error)
         finally:
             with console.status("Stopping Spark …"):
                 spark.stop()
+    if not given.only_table:
+        try:
+            _show_lake(console, clock, rows=given.rows // 5)
+        except TablekeeperError as error:
+            return _failed(error)
     _say_goodbye(console, path, seconds=clock.monotonic_s() - began_s)
     return 0
+
+
+def _show_lake(console: Console, clock: Clock, *, rows: int) -> None:
+    """The second half. Its tables are gone at the end."""
+    console.print()
+    console.print(Text("A lake of tables, and the service that keeps it", style="bold"))
+    with tempfile.TemporaryDirectory(prefix="tablekeeper-lake-", ignore_cleanup_errors=True) as folder:
+        began_s = clock.monotonic_s()
+        with ExitStack() as stack:
+            with console.status("Starting the Table Management Service …"):
+                lake = stack.enter_context(served_lake(Path(folder), rows=rows))
+            text = f"tablekeeper serve --allow {lake.folder / 'lake'}, at {lake.url}"
+            report(console, "Start the service", Outcome(text), seconds=clock.monotonic_s() - began_s)
+            run_steps(lake, console, steps=LAKE_STEPS, clock=clock, first=len(STEPS) + 1)
+            stack.enter_context(console.status("Stopping the service …"))
+
+
+def _failed(error: TablekeeperError) -> int:
+    Console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+    return 1
 
 
 def _start(console: Console, scratch: Path, clock: Clock) -> Any:
@@ -315,16 +314,8 @@ def _start(console: Console, scratch: Path, clock: Clock) -> Any:
         from tablekeeper.engine.spark_session import local_session  # noqa: PLC0415
 
         spark = local_session("tablekeeper-demo", scratch=scratch)
-    _report(console, "Start local Spark", Outcome(f"version {spark.version}"), seconds=clock.monotonic_s() - began_s)
+    report(console, "Start local Spark", Outcome(f"version {spark.version}"), seconds=clock.monotonic_s() - began_s)
     return spark
-
-
-def _report(console: Console, title: str, outcome: Outcome, *, seconds: float) -> None:
-    line = Text("✓ ", style="green").append(title, style="bold").append(f"  {seconds:.1f} s", style="cyan")
-    console.print(line)
-    console.print(Padding(Text(outcome.text), (0, 0, 0, 2), expand=False))
-    if outcome.shown is not None:
-        console.print(Padding(outcome.shown, (0, 0, 0, 4), expand=False))
 
 
 def _say_goodbye(console: Console, path: str, *, seconds: float) -> None:
@@ -347,20 +338,6 @@ def _counts(result: WriteResult) -> str:
     numbers = {"inserted": result.rows_inserted, "updated": result.rows_updated, "deleted": result.rows_deleted}
     rows = ", ".join(f"{count:,} rows {verb}" for verb, count in numbers.items() if count)
     return f"{rows} in {len(result.files)} files, instant {result.instant}"
-
-
-def _rows(facts: Sequence[dict[str, Any]]) -> RichTable:
-    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name, value in facts[0].items():
-        table.add_column(name, justify="right" if isinstance(value, int | float) else "left", no_wrap=True)
-    for fact in facts:
-        table.add_row(*(Text(f"{value:,}" if isinstance(value, int) else str(value)) for value in fact.values()))
-    return table
-
-
-def _check(actual: int, expected: int, what: str) -> None:
-    if actual != expected:
-        raise TablekeeperError(f"the tour expected {expected:,} {what}, and found {actual:,}: please report this")
 
 
 if __name__ == "__main__":

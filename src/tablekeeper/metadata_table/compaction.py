@@ -12,7 +12,10 @@ rolled back, or somebody else has compacted, dropped or rebuilt the metadata tab
 Base files come after the plan and go before it: none lies there without an instant that says that it does not count,
 for one without would count as committed once the timeline has moved on. A process that dies in between leaves a pending
 compaction that readers pass over, Java's too. The next one of ours knows it by its plan, and removes it; Java's next
-write executes it instead. A pending compaction of Java's own is left alone.
+write executes it instead. A pending compaction of Java's own is left alone, unless a writer of Java's has left the
+services of the metadata table to a service: nobody would ever execute it, nothing could be compacted beside it, and
+the table could not be archived. A plan that was only requested is then dropped, under the lock, and what it would have
+merged is merged here. It names files and moves none, so that nothing depends on it.
 
 Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
 deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.
@@ -96,6 +99,7 @@ _ROUNDS = 3
 _PATIENCE_MS = 1_000
 _MOST_DELETED = 2_000
 _ONLY_WRITER = "0-0-0"
+_DELEGATED = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLEAN)
 _OURS = "tablekeeper.metadata.compaction"
 """Key of the extra metadata by which a plan of ours is known."""
 
@@ -127,15 +131,19 @@ class _NewBase:
     data: bytes
 
 
-def compact_metadata_table(environment: OpenTable, settings: MetadataSettings) -> MetadataCompaction:
+def compact_metadata_table(
+    environment: OpenTable, settings: MetadataSettings, *, takes_over: bool = False
+) -> MetadataCompaction:
     """Compact the metadata table if that is due, and delete its old files. One listing if it is not.
+
+    `takes_over` drops plans that a writer of Java's made and left to a service.
 
     Raises what keeps it from being done; whatever was begun by then is taken up by the next compaction, or by Java.
     """
     idle = _find_idle(environment, settings)
     if idle is not None:
         return idle
-    result = _compact(environment, settings)
+    result = _compact(environment, settings, takes_over=takes_over)
     level = logging.WARNING if result.is_held_up else logging.INFO
     _LOG.log(level, "%s: %s", environment.config.name, result)
     return result
@@ -163,11 +171,11 @@ def _find_idle(environment: OpenTable, settings: MetadataSettings) -> MetadataCo
     return MetadataCompaction(delta_commits=len(commits), reason=reason)
 
 
-def _compact(environment: OpenTable, settings: MetadataSettings) -> MetadataCompaction:
+def _compact(environment: OpenTable, settings: MetadataSettings, *, takes_over: bool) -> MetadataCompaction:
     removed: tuple[RequestedTime, ...] = ()
     held_s = 0.0
     for _ in range(_ROUNDS):
-        seen = _look(environment, settings)
+        seen = _look(environment, settings, takes_over=takes_over)
         removed, held_s = removed + seen.removed, held_s + seen.lock_held_s
         if isinstance(seen.merge, _HeldUp):
             why = seen.merge
@@ -190,13 +198,15 @@ def _compact(environment: OpenTable, settings: MetadataSettings) -> MetadataComp
     return MetadataCompaction(removed_attempts=removed, reason=reason, is_held_up=True, lock_held_s=held_s)
 
 
-def _look(environment: OpenTable, settings: MetadataSettings) -> _Seen:
+def _look(environment: OpenTable, settings: MetadataSettings, *, takes_over: bool) -> _Seen:
     """What there is to merge, under the lock: without it a commit may be between its two completions."""
     removed: tuple[RequestedTime, ...] = ()
     with environment.locked() as held:
         config = load_table_config(held.storage)
         if config.has_metadata_table:
             removed = _remove_attempts(held, config)
+            if takes_over and _find_obstacle(held, config) is None:
+                removed += _drop_requested(held, config)
         state = _load_state(held, config)
         merge = state if isinstance(state, _HeldUp) else _plan(state, least=settings.compact_after)
     return _Seen(merge, removed, held.lease.held_s)
@@ -214,13 +224,10 @@ def _plan(state: MetadataState, *, least: int) -> Merge | _HeldUp:
 def _load_state(environment: OpenTable, config: TableConfig) -> MetadataState | _HeldUp:
     """The metadata table as it is, or why it is not to be touched. Under the lock."""
     storage = environment.storage
-    if not config.has_metadata_table:
-        return _HeldUp("it was switched off")
-    if config.metadata_partitions_inflight:
-        return _HeldUp(f"the index {config.metadata_partitions_inflight[0]} is being built")
+    obstacle = _find_obstacle(environment, config)
+    if obstacle is not None:
+        return obstacle
     indexes = load_metadata_indexes(storage, config)
-    if indexes.dropped:
-        return _HeldUp(f"the index {indexes.dropped[0]} is not kept in step here: leave it to Java")
     timeline = load_metadata_timeline(storage, config)
     pending = [i for i in timeline.pending if i.action is not Action.DELTA_COMMIT]
     if pending:
@@ -232,6 +239,18 @@ def _load_state(environment: OpenTable, config: TableConfig) -> MetadataState | 
         zone=config.time_zone,
         archived_completion=archived_completions(storage, metadata_config(config)),
     )
+
+
+def _find_obstacle(environment: OpenTable, config: TableConfig) -> _HeldUp | None:
+    """What of the table itself stands in the way, whatever waits on the timeline of its metadata table."""
+    if not config.has_metadata_table:
+        return _HeldUp("it was switched off")
+    if config.metadata_partitions_inflight:
+        return _HeldUp(f"the index {config.metadata_partitions_inflight[0]} is being built")
+    indexes = load_metadata_indexes(environment.storage, config)
+    if indexes.dropped:
+        return _HeldUp(f"the index {indexes.dropped[0]} is not kept in step here: leave it to Java")
+    return None
 
 
 def _merge(environment: OpenTable, partition: str, slice_: MetadataSlice) -> _NewBase:
@@ -377,6 +396,20 @@ def _remove_attempts(environment: LockedTable, config: TableConfig) -> tuple[Req
         states = (Instant(attempt, Action.COMPACTION, state) for state in (State.INFLIGHT, State.REQUESTED))
         remove_instant_files(storage, own, *states)
     return tuple(attempts)
+
+
+def _drop_requested(environment: LockedTable, config: TableConfig) -> tuple[RequestedTime, ...]:
+    """Take plans off the timeline that nobody has begun to execute. Under the lock, under which Java executes them."""
+    own = metadata_config(config)
+    plans = [
+        i
+        for i in load_metadata_timeline(environment.storage, config).pending
+        if i.state is State.REQUESTED and i.action in _DELEGATED
+    ]
+    for plan in plans:
+        environment.lease.check()
+        remove_instant_files(environment.storage, own, plan)
+    return tuple(plan.requested_at for plan in plans)
 
 
 def _is_ours(environment: OpenTable, own: TableConfig, pending: Instant) -> bool:

@@ -61,6 +61,8 @@ class ServiceAction(enum.Enum):
     CLUSTERING = "clustering"
     CLEAN = "clean"
     ARCHIVE = "archive"
+    METADATA_COMPACTION = "metadata_compaction"
+    """Of Hudi's metadata table, where Java's writers leave that to the service."""
 
     @classmethod
     def parse(cls, text: str) -> ServiceAction:
@@ -86,6 +88,7 @@ _ACTION_NAMES = {
     "replacecommit": ServiceAction.CLUSTERING,
     "clean": ServiceAction.CLEAN,
     "archive": ServiceAction.ARCHIVE,
+    "metadatacompaction": ServiceAction.METADATA_COMPACTION,
 }
 
 

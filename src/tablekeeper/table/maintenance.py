@@ -21,6 +21,7 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.metadata_table.compaction import compact_metadata_table, explain_metadata_compaction
+from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
@@ -347,6 +348,17 @@ class Maintenance(TableHandle):
 
     def _remove_failed_plans(self) -> tuple[RequestedTime, ...]:
         return remove_failed_plans(self._load_environment(), LifecycleSettings.from_options(self._options.given))
+
+    def compact_metadata_table(self, *, takes_over: bool = False) -> MetadataCompaction:
+        """Compact the metadata table, if anything was committed since the last time, and delete its old files.
+
+        Cleans and archives do that too, now and then. `takes_over` drops plans that a writer of Java's made for it and
+        left to a service; without it they stay, and nothing is compacted while they do.
+        """
+        checked_flags(takes_over=takes_over)
+        given = MetadataSettings.from_options(self._options.given)
+        settings = replace(given, compact_after=1)
+        return compact_metadata_table(self._load_environment(), settings, takes_over=takes_over)
 
     def _compact_metadata_table(
         self, environment: TableEnvironment, options: Mapping[str, object] | None

@@ -57,11 +57,20 @@ def _execute(table: Table, job: Job, tell_plan: Callable[[str], None]) -> JobRep
         archived = table.archive()
         outcome = AttemptOutcome.COMPLETED if archived.instants else AttemptOutcome.NOTHING_TO_DO
         return _ended(outcome, _result_of(archived))
+    if job.action is ServiceAction.METADATA_COMPACTION:
+        return _compact_metadata_table(table)
     instant = job.instant or _plan(table, job)
     if instant is None:
         return _ended(AttemptOutcome.NOTHING_TO_DO)
     tell_plan(instant)
     return _ended(AttemptOutcome.COMPLETED, _result_of(table.execute(instant)), plan=instant)
+
+
+def _compact_metadata_table(table: Table) -> JobReport:
+    done = table.compact_metadata_table(takes_over=True)
+    if done.is_held_up:
+        return _ended(AttemptOutcome.FAILED, _result_of(done), message=done.reason)
+    return _ended(AttemptOutcome.NOTHING_TO_DO if done.instant is None else AttemptOutcome.COMPLETED, _result_of(done))
 
 
 def _outcome_of(error: TablekeeperError, table: Table, job: Job) -> AttemptOutcome:
@@ -169,8 +178,9 @@ def _ended(
     *,
     plan: str | None = None,
     error: Exception | None = None,
+    message: str = "",
 ) -> JobReport:
-    message = "" if error is None else f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
+    message = message if error is None else f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
     return JobReport(JobState.ENDED, plan=plan, outcome=outcome, message=message, result=result or {})
 
 

@@ -106,7 +106,7 @@ def make_job(context: LoopContext, operation: Operation, table: ManagedTable, po
 
 def _planning(action: ServiceAction, policy: Policy) -> dict[str, object]:
     """Arguments of the call that plans."""
-    if action is ServiceAction.ARCHIVE:
+    if action in (ServiceAction.ARCHIVE, ServiceAction.METADATA_COMPACTION):
         return {}
     if action is ServiceAction.CLEAN:
         return {"keep_hours": policy.keep_hours} if policy.keep_hours else {"keep_commits": policy.keep_commits}
