@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from tablekeeper.client import ServiceClient
-from tablekeeper.config.hosting_settings import java_writer_options
+from tablekeeper.config.hosting_settings import hosted_writer_options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
 __all__ = ["enable_service_manager"]
@@ -46,7 +46,7 @@ def enable_service_manager(spark: Any, address: str = "http://localhost:9091") -
             "there is no Java Hudi in this session, or none that knows the service: start it with the bundle of "
             "release 0.13 or later in spark.jars"
         ) from error
-    return java_writer_options(address)
+    return hosted_writer_options(address)
 
 
 def _set_default(option: Any, value: str) -> None:

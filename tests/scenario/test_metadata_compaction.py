@@ -302,43 +302,6 @@ def test_a_waiting_compaction_of_somebody_else_is_left_alone(
     assert "Java's next write finishes it" in note
 
 
-WAITING = "20240310000000000"
-
-
-@pytest.mark.parametrize(("action", "content"), [("compaction", True), ("logcompaction", True), ("clean", False)])
-def test_plans_that_java_left_to_a_service_give_way_to_a_compaction(
-    make: Callable[..., World], action: str, content: bool
-) -> None:
-    world = written(make)
-    world.storage.put(
-        f"{TIMELINE}/{WAITING}.{action}.requested", encode_compaction_plan(CompactionPlan()) if content else b""
-    )
-    before = load_content(world.storage)
-    assert world.table.compact_metadata_table().is_held_up
-    done = world.table.compact_metadata_table(takes_over=True)
-    assert done.removed_attempts == (RequestedTime(WAITING),)
-    assert done.instant is not None
-    assert not any(WAITING in file.path for file in world.storage.walk(TIMELINE))
-    assert load_content(world.storage) == before
-    world.refuse_stale_metadata_table()
-    assert world.table.compact_metadata_table(takes_over=True).instant is None
-
-
-@pytest.mark.parametrize("state", ["inflight", "index"])
-def test_a_plan_that_java_executes_or_that_only_java_can_execute_is_not_dropped(
-    make: Callable[..., World], state: str
-) -> None:
-    world = written(make)
-    world.storage.put(f"{TIMELINE}/{WAITING}.compaction.requested", encode_compaction_plan(CompactionPlan()))
-    if state == "inflight":
-        world.storage.put(f"{TIMELINE}/{WAITING}.compaction.inflight", b"")
-    else:
-        change_properties(world.storage, {METADATA_PARTITIONS_KEY: "files,record_index"})
-    done = world.table.compact_metadata_table(takes_over=True)
-    assert (done.instant, done.is_held_up, done.removed_attempts) == (None, True, ())
-    assert world.storage.stat(f"{TIMELINE}/{WAITING}.compaction.requested") is not None
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 from tablekeeper.config.registry import Setting, Settings, setting
 from tablekeeper.errors import InvalidRequestError
 
-__all__ = ["HostingSettings", "java_writer_options"]
+__all__ = ["HostingSettings", "hosted_writer_options"]
 
 _PREFIX = "hoodie.table.service.manager."
 _DEPLOY = _PREFIX + "deploy."
@@ -118,8 +118,8 @@ class HostingSettings(Settings):
         return cls(**cls.read(options), services=_services(options) if is_enabled else frozenset(), fields=given)
 
 
-def java_writer_options(address: str) -> dict[str, str]:
-    """What a writer of Java Hudi is given, so that its client leaves services to the service at `address`."""
+def hosted_writer_options(address: str) -> dict[str, str]:
+    """Options of a writer, of Java or here, that leaves services to the service at `address`."""
     return {
         _ENABLED.name: "true",
         HostingSettings.key("addresses"): address,

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.client import ServiceClient, ServiceUnreachableError
+from tablekeeper.config.hosting_settings import hosted_writer_options
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.examples.steps import Outcome, Step, check, record_table
 from tablekeeper.runtime import SYSTEM_RUNTIME
@@ -80,7 +81,7 @@ class Lake:
 
     def open(self, name: str, *, hosted: bool = False) -> Table:
         """The table; a `hosted` writer leaves services to the service after each commit."""
-        options = {"hoodie.table.service.manager.uris": self.url} if hosted else {}
+        options = hosted_writer_options(self.url) if hosted else {}
         return Table.open(self.place(name), engine="local", options=options)
 
     def batch(self, round_: int) -> pa.Table:
