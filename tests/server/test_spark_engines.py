@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.config.lock_settings import LockSettings
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.engines.files import load_log_tail
-from tablekeeper.server.model import Operation, RunParameters, ServiceAction, Status
+from tablekeeper.server.model import AttemptOutcome, Operation, RunParameters, ServiceAction, Status
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page, Submission
+from tablekeeper.storage.local import LocalStorage
+from tablekeeper.txn.locks.file_system import FileSystemLock
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
 # One JVM at a time.
@@ -89,6 +93,59 @@ def test_one_warm_worker_serves_many_jobs(make_service: Callable[[str], Service]
         assert text.count(f"tablekeeper-{operation.operation_id}-1: completed") == 1
         assert text.count(": completed") == 1
     assert len(list((tmp_path / "service" / "jobs").glob("*.minder"))) == 1
+
+
+def virtual_machines(folder: Path) -> int:
+    """How many processes of Java work for this folder."""
+    found = 0
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                found += words[0].endswith(b"java") and str(folder).encode() in b" ".join(words)
+    return found
+
+
+def test_jobs_of_a_warm_worker_that_dies_are_noticed_and_run_again(
+    make_service: Callable[[str], Service], tmp_path: Path
+) -> None:
+    service = make_service("local")
+    places = [tmp_path / f"t{number}" for number in range(2)]
+    locks = [FileSystemLock(LocalStorage(place), settings=LockSettings(), runtime=SYSTEM_RUNTIME) for place in places]
+    tables = [a_table(place) for place in places]
+    policy = Policy(services=(ServiceAction.COMPACTION,), compact_after_commits=2)
+    for place in places:
+        service.store.register_table(NewTable("db", place.name, str(place), policy=policy))
+    spool = tmp_path / "service" / "warm"
+    with locks[0].acquire(timeout_s=5), locks[1].acquire(timeout_s=5):
+        # Both are under way and wait for their tables.
+        await_that(service, lambda: len(list(spool.glob("*.taken"))) == 2)
+        assert virtual_machines(tmp_path) == 1
+        os.kill(int((spool / "worker.id").read_text().split(":")[1]), signal.SIGKILL)
+        lost = (AttemptOutcome.LOST, AttemptOutcome.LOST)
+        await_that(service, lambda: first_outcomes(service) == lost)
+    for operation in run_until_completed(service, 2):
+        outcomes = [each.outcome for each in service.store.load_attempts(operation.operation_id)]
+        assert outcomes.count(AttemptOutcome.COMPLETED) == 1
+    for table in tables:
+        assert [i.action.value for i in table.timeline() if i.action.value == "commit"] == ["commit"]
+        assert rows_of(table.read(), "id", "fare") == [("a", 2.0), ("b", 1.0)]
+
+
+def await_that(service: Service, is_so: Callable[[], bool]) -> None:
+    clock = SYSTEM_RUNTIME.clock
+    until_s = clock.monotonic_s() + PATIENCE_S
+    while not is_so():
+        assert clock.monotonic_s() < until_s, service.store.list_operations(OperationFilter(), Page())
+        service.run_once()
+        clock.sleep(0.1)
+
+
+def first_outcomes(service: Service) -> tuple[AttemptOutcome, ...]:
+    """Of the first attempt of each operation."""
+    operations = service.store.list_operations(OperationFilter(), Page())
+    attempts = [service.store.load_attempts(each.operation_id) for each in operations]
+    return tuple(min(each, key=lambda attempt: attempt.number).outcome for each in attempts if each)
 
 
 def test_spark_submit_runs_a_job_with_what_the_request_asks_for(
