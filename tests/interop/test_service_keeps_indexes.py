@@ -21,25 +21,23 @@ from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page
 from tests.support.java_hudi import JavaTable, bundle_jar
 
 PATIENCE_S = 280.0
-SCHEMA = pa.schema([("id", pa.int64()), ("ts", pa.int64())])
+SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64())])
 INDEXES = {
     "hoodie.metadata.enable": "true",
     "hoodie.metadata.index.bloom.filter.enable": "true",
     "hoodie.metadata.index.bloom.filter.file.group.count": "1",
-    "hoodie.metadata.global.record.level.index.enable": "true",
-    "hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX",
 }
 
 
 @pytest.fixture
 def java(spark: Any, tmp_path: Path) -> JavaTable:
-    """A merge-on-read table of Java's with a record index and bloom filters, and something to compact."""
+    """A merge-on-read table of Java's with bloom filters, and something to compact."""
     options = JavaTable.options_for(
-        name="t", key=["id"], partition_by=[], ordering="ts", table_type="mor", extra=INDEXES
+        name="t", key=["id"], partition_by=["city"], ordering="ts", table_type="mor", extra=INDEXES
     )
     made = JavaTable(spark, str(tmp_path / "t"), options)
     for ts in (1, 2, 3):
-        made.write(pa.table({"id": [1, 2], "ts": [ts, ts]}, schema=SCHEMA), "upsert")
+        made.write(pa.table({"id": [1, 2], "city": ["a", "b"], "ts": [ts, ts]}, schema=SCHEMA), "upsert")
     return made
 
 
@@ -82,7 +80,7 @@ def test_what_would_cost_an_index_is_refused_with_an_alarm_or_goes_to_java(
     service: Service, java: JavaTable, tmp_path: Path
 ) -> None:
     indexes = tk.Table.open(java.path, engine="local").config.metadata_partitions
-    assert {"record_index", "bloom_filters"} <= set(indexes)
+    assert "bloom_filters" in indexes
     policy = Policy(services=(ServiceAction.COMPACTION,), compact_after_commits=2)
     table, _ = service.store.register_table(NewTable("db", "t", str(tmp_path / "t"), policy=policy))
     refused = run_until(service, Status.FAILED)
@@ -101,5 +99,5 @@ def test_what_would_cost_an_index_is_refused_with_an_alarm_or_goes_to_java(
     assert ("hudi-java", AttemptOutcome.COMPLETED) in engines
     assert tk.Table.open(java.path, engine="local").config.metadata_partitions == indexes
     assert sorted(row["ts"] for row in java.read().to_pylist()) == [3, 3]
-    java.write(pa.table({"id": [2, 9], "ts": [8, 8]}, schema=SCHEMA), "upsert")
+    java.write(pa.table({"id": [2, 9], "city": ["b", "a"], "ts": [8, 8]}, schema=SCHEMA), "upsert")
     assert sorted((row["id"], row["ts"]) for row in java.read().to_pylist()) == [(1, 3), (2, 8), (9, 8)]
