@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tablekeeper.errors import CorruptTableError, NotFoundError
+from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.model import BaseFile, FileSlice
 from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, load_changes
 from tablekeeper.read.statistics import row_group_ranges
@@ -31,6 +32,7 @@ __all__ = ["SliceMerge", "SliceTask", "open_base_file", "read_row_group", "read_
 _COMMIT_TIME = "_hoodie_commit_time"
 _MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
 
+_FILE_NAME = "_hoodie_file_name"
 _DAMAGE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, OSError, UnicodeDecodeError)
 """What Arrow raises for bytes that are no Parquet."""
 
@@ -164,12 +166,27 @@ def open_base_file(
             page_checksum_verification=verifies_pages,
         )
         # Damaged names of columns are found out here, and not where somebody asks for them.
-        _ = opened.schema_arrow.names
+        names = opened.schema_arrow.names
+        _refuse_rows_of_another(opened, names, base)
         return opened
     except NotFoundError as error:
         raise vanished_file(base.path) from error
     except _DAMAGE as error:
         raise CorruptTableError(file=base.path, reason=f"not a readable Parquet file ({error})") from error
+
+
+def _refuse_rows_of_another(opened: pq.ParquetFile, names: list[str], base: BaseFile) -> None:
+    """Every row says which file it was written to; the footer, which is at hand, says it of all rows of a group."""
+    if _FILE_NAME not in names or not opened.num_row_groups:
+        return
+    group = opened.metadata.row_group(0)
+    column = group.column(opened.metadata.schema.names.index(_FILE_NAME))
+    statistics = column.statistics if column.is_stats_set else None
+    if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
+        return
+    wrote = decode_base_name(str(statistics.min))
+    if wrote is not None and statistics.min != base.path.rpartition("/")[2]:
+        raise CorruptTableError(file=base.path, reason=f"its rows were written to another file, {statistics.min}")
 
 
 def read_row_group(opened: pq.ParquetFile, number: int, *, columns: list[str], file: str) -> pa.Table:

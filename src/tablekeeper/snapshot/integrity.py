@@ -26,6 +26,7 @@ class Damage:
 
     LOST = "it is gone, and a completed commit wrote it"
     CUT = "it is shorter than its commit says: it was cut off"
+    OTHER = "it is longer than its commit says: it is another file, or something was written into it"
 
 
 def committed_files(commits: Iterable[CommitMetadata]) -> dict[str, int]:
@@ -65,15 +66,26 @@ def plan_damage(
 ) -> dict[str, str]:
     """What is wrong with files of the newest slices (of `groups`, all by default), by path."""
     there = {join_path(partition, name): size for partition, files in listed.items() for name, size in files}
-    suspects = {path for path, size in named.items() if there.get(path, -1) < size}
+    suspects = {path for path, size in named.items() if there.get(path, -1) < size or _is_too_long(path, size, there)}
     if not suspects:
         return {}
     damage: dict[str, str] = {}
     for group, file_slice in plan_whole_slices(listed, named, rules).items():
         if groups is None or group in groups:
             for path in suspects & files_of(file_slice).keys():
-                damage[path] = Damage.CUT if path in there else Damage.LOST
+                damage[path] = _what(named[path], there.get(path))
     return dict(sorted(damage.items()))
+
+
+def _is_too_long(path: str, size: int, there: Mapping[str, int]) -> bool:
+    """Base files are written once; of logs nobody but their commit knows how long they may be."""
+    return 0 < size < there.get(path, 0) and decode_base_name(path.rpartition("/")[2]) is not None
+
+
+def _what(committed: int, there: int | None) -> str:
+    if there is None:
+        return Damage.LOST
+    return Damage.CUT if there < committed else Damage.OTHER
 
 
 def refuse_damage(damage: Mapping[str, str]) -> None:

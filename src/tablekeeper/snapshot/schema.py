@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.errors import CorruptTableError, InvalidRequestError
-from tablekeeper.format.avro_arrow import avro_to_arrow_schema, without_meta_columns
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.format.avro_arrow import META_COLUMNS, avro_to_arrow_schema, without_meta_columns
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, Instant, RequestedTime
 from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata
 from tablekeeper.timeline.history import load_history
+from tablekeeper.timeline.properties_file import PROPERTIES_FILE
 
 __all__ = ["load_schema_and_commits", "load_table_schema"]
+
+_CHECKED_VERSION = 8
+"""Older tables may name columns that they do not have: defaults of Hudi that nobody used."""
 
 
 def load_table_schema(
@@ -39,8 +45,35 @@ def load_schema_and_commits(
         text = commits[-1][1].extra.get(SCHEMA_KEY)
         if text:
             file = instant_path(config, instant)
-            return without_meta_columns(avro_to_arrow_schema(text, file=file)), tuple(commits)
+            schema = without_meta_columns(avro_to_arrow_schema(text, file=file))
+            _refuse_damaged_properties(config, schema, commits)
+            return schema, tuple(commits)
     return _schema_without_commits(storage, config, timeline, as_of), tuple(commits)
+
+
+def _refuse_damaged_properties(
+    config: TableConfig, schema: pa.Schema, commits: Iterable[tuple[Instant, CommitMetadata]]
+) -> None:
+    """A table is what its writers took it for: properties that say otherwise were damaged, and rows would be wrong."""
+    if not config.key_fields:
+        raise UnsupportedFeatureError(
+            f"{PROPERTIES_FILE} names no key columns. Tables without keys are for Java; if this one had some, the file "
+            "was damaged: bring it back from a backup."
+        )
+    if config.version < _CHECKED_VERSION:
+        return
+    fields = {field.partition(".")[0] for field in (*config.key_fields, *config.ordering_fields)}
+    unknown = sorted(fields - set(schema.names) - frozenset(META_COLUMNS))
+    if unknown:
+        reason = f"it names key or ordering columns that the table does not have: {', '.join(map(repr, unknown))}"
+        raise CorruptTableError(file=PROPERTIES_FILE, reason=reason)
+    if config.is_partitioned:
+        return
+    for instant, commit in commits:
+        for stat in commit.stats:
+            if stat.group.partition:
+                reason = f"it names no partition columns, and {instant} wrote to the partition {stat.group.partition}"
+                raise CorruptTableError(file=PROPERTIES_FILE, reason=reason)
 
 
 def _schema_without_commits(

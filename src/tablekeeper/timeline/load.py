@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError
+from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_written_paths
+from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import Storage
@@ -122,19 +124,35 @@ def load_content(storage: Storage, config: TableConfig, instant: Instant) -> byt
 def load_commit_metadata(storage: Storage, config: TableConfig, instant: Instant) -> CommitMetadata:
     """What a completed commit, delta commit or replace commit says it wrote.
 
-    A completed file without contents is damage: what it replaced would come back, and nobody would know.
+    A completed file without contents is damage: what it replaced would come back, and nobody would know. So is one
+    with the contents of another: what it seems not to name would be taken for litter.
     """
     path = instant_path(config, instant)
     content = load_content(storage, config, instant)
     if not content and instant.is_completed:
         raise CorruptTableError(file=path, reason="the file of a completed commit is empty")
-    return decode_commit_metadata(content, file=path)
+    metadata = decode_commit_metadata(content, file=path)
+    if instant.is_completed:
+        _refuse_contents_of_another((stat.path for stat in metadata.stats), config, instant, file=path)
+    return metadata
+
+
+def _refuse_contents_of_another(paths: Iterable[str], config: TableConfig, instant: Instant, *, file: str) -> None:
+    """A data file carries the instant that wrote it in its name."""
+    for path in paths:
+        name = path.rpartition("/")[2]
+        decoded = decode_base_name(name) or (None if config.may_have_old_log_names else decode_log_name(name))
+        if decoded is not None and decoded.instant != instant.requested_at.value:
+            reason = f"it names a file of {decoded.instant}, {path}: these are the contents of another commit"
+            raise CorruptTableError(file=file, reason=reason)
 
 
 def load_written_paths(storage: Storage, config: TableConfig, instant: Instant) -> frozenset[str]:
     """Every file that a completed commit, delta commit or replace commit says it wrote, relative to the table."""
     path = instant_path(config, instant)
-    return decode_written_paths(load_content(storage, config, instant), file=path)
+    written = decode_written_paths(load_content(storage, config, instant), file=path)
+    _refuse_contents_of_another(written, config, instant, file=path)
+    return written
 
 
 def _listed_with_times(storage: Storage, config: TableConfig) -> list[_Listed]:

@@ -159,6 +159,7 @@ def _roll_back_all(
             approve=lambda _, __, current: current.action.writes_data,
             before_publish=before_publish,
             removes_plan=target > commit,
+            is_wanted=True,
         )
         if outcome is not None and outcome.metadata is not None:
             done[info.commit_time] = (outcome.metadata, outcome.files)

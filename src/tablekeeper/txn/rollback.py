@@ -50,6 +50,7 @@ from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, nex
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
 from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.late_files import sweep_late_files
+from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.markers import delete_markers, load_markers
 
 __all__ = [
@@ -170,12 +171,14 @@ def rollback_approved(
     also_files: Iterable[str] = (),
     removes_plan: bool = False,
     keeps_heartbeat: bool = False,
+    is_wanted: bool = False,
 ) -> RolledBack | None:
     """Roll back whatever instant was requested at this time; None if it is gone, or not approved.
 
     `also_files` go besides those that the target's metadata, its markers and an earlier plan name. With
     `removes_plan` a pending table service leaves the timeline altogether. `keeps_heartbeat`: the caller beats for the
-    target, and is about to carry its plan out.
+    target, and is about to carry its plan out. `CorruptTableError` if a pending target had completed and lost its
+    completed file, unless it `is_wanted`: then somebody asked for the rollback of just this instant.
     """
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
@@ -183,6 +186,8 @@ def rollback_approved(
         if current is None or not approve(held, timeline, current):
             return None
         if current.is_pending and not keeps_heartbeat:
+            if not is_wanted:
+                refuse_lost_completion(held, current)
             # Before its files are looked for: who is still at work on it publishes nothing any more, or takes it back.
             fence_attempts(held.storage, target)
             delete_heartbeat(held.storage, target)

@@ -9,14 +9,43 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from tablekeeper.errors import NotFoundError, TablekeeperError, UnsupportedFeatureError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.model import BaseFile, FileSlice, LogFile, join_path
 from tablekeeper.read.damage import find_base_damage, find_log_damage
 from tablekeeper.services.doctor.file_checks import visible_slices
 from tablekeeper.services.doctor.report import Finding, Severity
 from tablekeeper.services.doctor.view import TableView
+from tablekeeper.snapshot.schema import load_table_schema
+from tablekeeper.timeline.properties_file import PROPERTIES_FILE
 
-__all__ = ["check_base_files", "check_log_files", "check_partition_metadata"]
+__all__ = ["check_base_files", "check_log_files", "check_partition_metadata", "check_schema"]
+
+
+def check_schema(view: TableView) -> Iterator[Finding]:
+    """Whether the table's properties and its newest commit fit together, as every read and write asks first."""
+    environment = view.environment
+    if not view.timeline.completed_writes:
+        return
+    try:
+        load_table_schema(environment.storage, environment.config, view.timeline)
+    except NotFoundError:
+        # Archived since the timeline was loaded.
+        return
+    except UnsupportedFeatureError as error:
+        yield _unreadable(error, Severity.WARNING)
+    except TablekeeperError as error:
+        yield _unreadable(error, Severity.ERROR)
+
+
+def _unreadable(error: TablekeeperError, severity: Severity) -> Finding:
+    return Finding(
+        "unreadable-table",
+        severity,
+        PROPERTIES_FILE,
+        f"The table cannot be read or written here: {error}",
+        "Bring the damaged file back from a backup.",
+    )
 
 
 def check_partition_metadata(view: TableView) -> Iterator[Finding]:

@@ -13,7 +13,12 @@ from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime
-from tablekeeper.services.doctor.content_checks import check_base_files, check_log_files, check_partition_metadata
+from tablekeeper.services.doctor.content_checks import (
+    check_base_files,
+    check_log_files,
+    check_partition_metadata,
+    check_schema,
+)
 from tablekeeper.services.doctor.explained import check_timeline_is_there, without_unsafe_repairs
 from tablekeeper.services.doctor.file_checks import check_data_files, check_leftovers, check_metadata_table
 from tablekeeper.services.doctor.growth_checks import check_metadata_growth, check_old_versions, check_timeline_length
@@ -51,6 +56,7 @@ _CHECKS: tuple[Callable[[TableView], Iterable[Finding]], ...] = (
     check_timeline_is_there,
     check_data_files,
     check_presence,
+    check_schema,
     check_partition_metadata,
     check_log_files,
     check_base_files,

@@ -19,7 +19,7 @@ from tablekeeper.snapshot.integrity import files_of
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.snapshot.snapshot import load_replaced
 from tablekeeper.storage import FileInfo
-from tablekeeper.timeline import instant_path, load_content
+from tablekeeper.timeline import instant_path, load_content, load_written_paths
 from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.timeline.properties_file import PROPERTIES_FILE
 
@@ -255,10 +255,9 @@ def _load_written(view: TableView) -> tuple[dict[RequestedTime, frozenset[str] |
     def load(instant: Instant) -> frozenset[str] | None:
         path = instant_path(environment.config, instant)
         try:
-            content = load_content(environment.storage, environment.config, instant)
-            if not content:
+            if not load_content(environment.storage, environment.config, instant):
                 raise CorruptTableError(file=path, reason="the file is empty")
-            return decode_written_paths(content, file=path)
+            return load_written_paths(environment.storage, environment.config, instant)
         except TablekeeperError as error:
             meaning, advice = f"What this commit did cannot be read: {error}", "Restore the file from a backup."
             broken.append(Finding("unreadable-commit", Severity.ERROR, path, meaning, advice))

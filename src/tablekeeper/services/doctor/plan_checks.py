@@ -39,7 +39,8 @@ def check_plans(view: TableView) -> Iterator[Finding]:
                 "Bring the file back from a backup.",
             )
         else:
-            yield _describe(view, instant, plan)
+            if instant.requested_at not in view.lost_completions:
+                yield _describe(view, instant, plan)
             yield from _check_inputs(view, instant, plan)
 
 

@@ -22,11 +22,12 @@ from tablekeeper.timeline.history import load_history
 
 __all__ = ["check_presence"]
 
-_LOST, _CUT = "lost-files", "cut-files"
-_KINDS = {Damage.LOST: _LOST, Damage.CUT: _CUT}
+_LOST, _CUT, _OTHER = "lost-files", "cut-files", "replaced-files"
+_KINDS = {Damage.LOST: _LOST, Damage.CUT: _CUT, Damage.OTHER: _OTHER}
 _MEANINGS = {
     _LOST: "that commits of the active timeline wrote and readers need are not there: rows are missing, or reads fail.",
     _CUT: "are shorter than their commits say: they were cut off, and rows are missing, or reads fail.",
+    _OTHER: "are longer than their commits say: other files lie in their place, and rows are wrong.",
 }
 
 

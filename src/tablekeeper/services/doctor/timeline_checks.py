@@ -24,7 +24,9 @@ _FUTURE_S = 60.0
 def check_pending(view: TableView) -> Iterator[Finding]:
     """Instants that have not completed; plans of services and cleans have checks of their own."""
     for instant in view.timeline.pending:
-        if instant.action in _INGESTION:
+        if instant.requested_at in view.lost_completions:
+            yield _lost_completion(view, instant)
+        elif instant.action in _INGESTION:
             yield _pending_write(view, instant)
         elif instant.action.is_plan or instant.action is Action.CLEAN:
             continue
@@ -185,6 +187,20 @@ def check_oddities(view: TableView) -> Iterator[Finding]:
         if count > 1 and completed_at is not None:
             text = f"{count} writes completed at the same time {completed_at}: their order is not known."
             yield _odd(RequestedTime(completed_at.value), "completed-together", text, [], severity=Severity.WARNING)
+
+
+def _lost_completion(view: TableView, instant: Instant) -> Finding:
+    files = tuple(sorted(view.lost_completions[instant.requested_at]))
+    return Finding(
+        "lost-completion",
+        Severity.ERROR,
+        str(instant),
+        f"It counts as not completed, but {len(files)} data files of it are there, and neither markers nor a "
+        "heartbeat, as only completed writes have it. Its completed file was lost: readers miss its rows.",
+        "Bring the completed file back from a backup. Writers and services refuse until then. If the write never "
+        f"completed, `tablekeeper rollback PATH {instant.requested_at}` takes it back.",
+        paths=files,
+    )
 
 
 def _pending_write(view: TableView, instant: Instant) -> Finding:

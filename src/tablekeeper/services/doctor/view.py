@@ -23,6 +23,7 @@ from tablekeeper.timeline import Timeline, instant_path, load_instant_files, loa
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_requests
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.lost_completions import load_files_of_lost_completion
 from tablekeeper.txn.markers import load_marked_instants
 
 __all__ = ["DoctorSettings", "TableView", "load_data_files", "load_view"]
@@ -73,6 +74,12 @@ class TableView:
     def paths(self) -> frozenset[str]:
         """Where `files` lie."""
         return frozenset(file.path for file in self.files)
+
+    @cached_property
+    def lost_completions(self) -> Mapping[RequestedTime, frozenset[str]]:
+        """The data files of pending writes that had completed, by instant."""
+        found = {i.requested_at: load_files_of_lost_completion(self.environment, i) for i in self.timeline.pending}
+        return {instant: files for instant, files in found.items() if files}
 
     def age_s(self, instant: RequestedTime) -> float:
         """Seconds since the instant was requested, negative for one from the future; endless for what is no time."""

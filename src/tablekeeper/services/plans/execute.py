@@ -50,6 +50,7 @@ from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
 from tablekeeper.txn.locks.processes import process_name
+from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.rivals import NothingUnseen
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write, metadata_rollback
@@ -156,6 +157,7 @@ def _pass_guard(
                 "next clean removes it; schedule a new plan."
             )
         _refuse_called_off(held, current)
+        refuse_lost_completion(held, current)
         held.lease.check()
         attempt = begin_attempt(held.storage, instant, runtime=held.runtime)
         heartbeat = start_heartbeat(

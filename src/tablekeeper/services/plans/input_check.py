@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Instant, LogFile, Plan, RequestedTime
+from tablekeeper.model import BaseFile, CommitMetadata, FileGroupId, FileSlice, Instant, LogFile, Plan, RequestedTime
 from tablekeeper.services.plans.service import Draft
 from tablekeeper.services.plans.window import PlanningWindow
 from tablekeeper.snapshot.integrity import committed_files, files_of, plan_damage, plan_whole_slices, refuse_damage
@@ -26,6 +26,7 @@ from tablekeeper.snapshot.snapshot import Snapshot, load_replaced
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.lost_completions import refuse_lost_completions
 
 __all__ = ["CHECKED", "refuse_damaged_draft", "refuse_damaged_input"]
 
@@ -39,9 +40,10 @@ Listed = Mapping[str, Iterable[tuple[str, int]]]
 def refuse_damaged_draft(
     environment: TableEnvironment, draft: Draft, snapshot: Snapshot, window: PlanningWindow
 ) -> None:
-    """Raise `CorruptTableError` if a file of the drafted slices is missing or cut off."""
+    """Raise `CorruptTableError` if a file of the drafted slices is missing or cut off, or a commit was lost."""
     planned = {each.group: each for work in draft.work for each in work.slices}
     timeline = snapshot.timeline
+    refuse_lost_completions(environment, timeline.pending)
     known = {instant.requested_at: commit for instant, commit in window.commits}
     wanted = _writers(planned) if not window.is_full else _since(timeline, planned.values())
     left_open = [each for group, each in planned.items() if group.partition in window.left_open]
@@ -84,6 +86,7 @@ def _check(
     listed = _load_listing(environment, planned)
     rules = _rules(environment, timeline, with_replaced=with_replaced)
     refuse_damage(plan_damage(listed, named, rules, groups=planned))
+    _refuse_pending_input(planned, timeline)
     _refuse_missing_from_plan(planned, plan_whole_slices(listed, named, rules), instant, timeline)
     _refuse_lost_input(planned, listed)
 
@@ -144,6 +147,18 @@ def _rules(environment: TableEnvironment, timeline: Timeline, *, with_replaced: 
         replaced=load_replaced(storage, config, timeline, runtime=environment.runtime) if with_replaced else {},
         archived_completion=archived_completions(storage, config),
     )
+
+
+def _refuse_pending_input(planned: Planned, timeline: Timeline) -> None:
+    """A plan names what was committed when it was made: a commit that is pending now has lost its completed file."""
+    for file_slice in planned.values():
+        base = [file_slice.base] if file_slice.base is not None else []
+        files: list[BaseFile | LogFile] = [*base, *file_slice.logs]
+        for file in files:
+            written_by = timeline.find(file.instant)
+            if written_by is not None and written_by.is_pending:
+                reason = f"a plan counts on it, and {written_by} is not complete: its completed file was lost"
+                raise CorruptTableError(file=file.path, reason=reason)
 
 
 def _refuse_lost_input(planned: Planned, listed: Mapping[str, list[tuple[str, int]]]) -> None:

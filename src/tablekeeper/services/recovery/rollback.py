@@ -102,6 +102,7 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
         approve=approve,
         before_publish=metadata_rollback,
         also_files=files if current.is_pending else (),
+        is_wanted=True,
     )
     if outcome is None:
         raise _unknown(environment, timeline, instant)

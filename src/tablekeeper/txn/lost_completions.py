@@ -1,0 +1,66 @@
+"""Writes whose completed file was lost: to the timeline they look like writes that died.
+
+A write announces every data file by a marker, and takes its markers and its heartbeat away only once it has completed.
+So a pending instant that has data files, and neither markers nor a heartbeat, had completed. Rolling it back, or
+rewriting the file groups that it touched, would turn the loss of a small file into the loss of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.model import Instant, State
+from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
+from tablekeeper.timeline import load_timeline
+from tablekeeper.txn.candidates import find_rollback
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.heartbeat import load_heartbeats
+from tablekeeper.txn.markers import load_markers
+
+__all__ = ["load_files_of_lost_completion", "refuse_lost_completion", "refuse_lost_completions"]
+
+_OLDEST_VERSION = 8
+"""Before, a log file is named after its base file, and nobody can tell whose it is."""
+
+
+def load_files_of_lost_completion(environment: TableEnvironment, instant: Instant) -> frozenset[str]:
+    """The data files of a pending instant if it had completed; none if it had not, or nothing tells."""
+    if (
+        not instant.action.writes_data
+        or instant.state is not State.INFLIGHT
+        or environment.config.version < _OLDEST_VERSION
+    ):
+        return frozenset()
+    storage, runtime = environment.storage, environment.runtime
+    heartbeats = load_heartbeats(storage, settings=environment.heartbeat_settings, runtime=runtime)
+    if instant.requested_at in heartbeats.ages or load_markers(storage, instant=instant.requested_at.value):
+        return frozenset()
+    partitions = load_partitions_by_listing(storage, runtime=runtime) if environment.config.is_partitioned else [""]
+    files = load_files_of_instant(storage, partitions, instant.requested_at, runtime=runtime)
+    if not files:
+        return frozenset()
+    # It may have completed, or its rollback may have begun, since the caller loaded the timeline.
+    timeline = load_timeline(storage, environment.config)
+    now = timeline.find(instant.requested_at)
+    if now is None or now.is_completed or find_rollback(environment, timeline, now) is not None:
+        return frozenset()
+    return files
+
+
+def refuse_lost_completion(environment: TableEnvironment, instant: Instant) -> None:
+    """Raise `CorruptTableError` if the pending instant had completed."""
+    files = load_files_of_lost_completion(environment, instant)
+    if files:
+        raise CorruptTableError(
+            file=min(files),
+            reason=f"{instant} wrote it and has neither markers nor a heartbeat left, as only completed writes have: "
+            "its completed file was lost from the timeline. Bring that file back from a backup; or, if the write "
+            f"never completed, take it back with Table.rollback('{instant.requested_at}')",
+        )
+
+
+def refuse_lost_completions(environment: TableEnvironment, instants: Iterable[Instant]) -> None:
+    """The same for each of several."""
+    for instant in instants:
+        refuse_lost_completion(environment, instant)
