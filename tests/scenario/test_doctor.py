@@ -243,7 +243,8 @@ def test_leftovers_of_dead_processes_are_removed_after_a_day(make: Callable[...,
     assert _kinds(world.table.doctor()) == ["leftovers"]
     _mended(world)
     assert not list(world.storage.walk(".hoodie/.tablekeeper/staging"))
-    assert world.storage.stat(".hoodie/.tablekeeper/writer.properties") is not None
+    kept = [file.name for file in world.storage.list_files(".hoodie/.tablekeeper")]
+    assert [name for name in kept if name.startswith("writer-")], "the options of the table are no leftovers"
 
 
 def test_a_change_of_the_properties_that_died_is_finished(world: World) -> None:

@@ -17,7 +17,9 @@ from tablekeeper.services.plans.schedule import ScheduledPlan
 from tablekeeper.timeline import instant_path, load_commit_metadata, start_inflight
 from tablekeeper.txn.cancel_requests import CancelRequest, save_cancel_request
 from tablekeeper.txn.locks.processes import process_name
+from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.txn.rollback import schedule_rollback
+from tests.support.damage import as_written_to
 from tests.support.fake_runtime import FakeClock
 from tests.support.recovery_world import FIRST, LAPSED_S, World, for_every_death
 from tests.support.step_faults import Fault, FaultPoint, ProcessDied
@@ -158,7 +160,9 @@ def test_an_attempt_without_heartbeat_may_be_javas_until_it_has_been_silent_for_
     report = world.table.doctor(fix=True)
     assert [(f.kind, f.repair) for f in report.findings] == [("stopped-service", None)]
     assert "if it is at work, wait" in report.findings[0].advice
-    world.storage.put(f"sf/aaaa-0_0-0-0_{plan.instant}.parquet", b"a file that Java is writing")
+    name = f"aaaa-0_0-0-0_{plan.instant}.parquet"
+    create_marker(world.storage, instant=plan.instant.value, partition="sf", file_name=name, kind=MarkerKind.CREATE)
+    world.storage.put(f"sf/{name}", b"a file that Java is writing")
     world.clock.advance(LAPSED_S - 1)
     assert not world.table.doctor(fix=True).repairs, "a new file is a sign of life"
     world.clock.advance(2)
@@ -381,7 +385,7 @@ def test_files_that_a_completed_service_does_not_name_are_deleted(world: World, 
     named = load_commit_metadata(world.storage, world.table.config, done).stats[0].path
     partition, _, name = named.rpartition("/")
     stray = f"{partition}/{'f' * 8}-0_{name.partition('_')[2]}"
-    world.storage.put(stray, world.storage.read(named))
+    world.storage.put(stray, as_written_to(stray, world.storage.read(named)))
     assert len(world.rows()) > len(ROWS), "an earlier attempt's file shows its rows a second time: that is the danger"
     assert not world.table.doctor(fix=True).repairs, "a task may still be at work"
     world.clock.advance(LAPSED_S + 1)

@@ -23,6 +23,7 @@ from tablekeeper.txn.attempts import AttemptGuard
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_instants, load_markers
 from tablekeeper.write.prepare import load_environment
+from tests.support.damage import as_written_to
 from tests.support.recovery_world import LAPSED_S, World, worlds
 from tests.support.sleeper import LateAttempts, RepeatingEngine, SleeperStorage
 from tests.support.step_faults import OneThread, ProcessDied, StepStorage
@@ -186,7 +187,7 @@ def world_with_stray(make: Callable[..., World]) -> tuple[World, str, str]:
     instant = world.upsert(FIRST).instant.value
     base = next(path for path in world.data_files() if path.startswith("sf/"))
     stray = base.replace("sf/", "sf/0")
-    world.storage.put(stray, world.storage.read(base))
+    world.storage.put(stray, as_written_to(stray, world.storage.read(base)))
     announce(world, stray, instant)
     return world, instant, stray
 

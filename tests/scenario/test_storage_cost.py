@@ -180,14 +180,10 @@ def test_planning_makes_as_many_storage_calls_for_many_partitions_as_for_few(
 
 def _commit_elsewhere(storage: Storage, config: TableConfig, number: int, *, since_ms: int) -> None:
     """Put so many commits to another partition on the timeline."""
-    content = encode_commit_metadata(
-        CommitMetadata(
-            Operation.UPSERT,
-            stats=(WriteStat(FileGroupId("elsewhere", "f-0"), "elsewhere/f-0_0-0-0_20200101000000000.parquet", 1),),
-        )
-    )
     for at in range(number):
         time = format_time(since_ms + at, zone="UTC")
+        stat = WriteStat(FileGroupId("elsewhere", "f-0"), f"elsewhere/f-0_0-0-0_{time}.parquet", 1)
+        content = encode_commit_metadata(CommitMetadata(Operation.UPSERT, stats=(stat,)))
         requested = create_requested(storage, config, requested_at=RequestedTime(time), action=Action.DELTA_COMMIT)
         inflight = start_inflight(storage, config, requested)
         complete_instant(storage, config, inflight, completed_at=CompletionTime(time), content=content)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError
 
-__all__ = ["DAMAGED_FILE", "assert_survives_damage", "damage", "truncations"]
+__all__ = ["DAMAGED_FILE", "as_written_to", "assert_survives_damage", "damage", "truncations"]
 
 DAMAGED_FILE = "some/partition/the-damaged-file"
 
@@ -36,6 +38,15 @@ def damage(draw: st.DrawFn, data: bytes) -> bytes:
                 st.sampled_from((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xfe\xff\xff\x0f"))
             )
     return bytes(damaged)
+
+
+def as_written_to(path: str, base_file: bytes) -> bytes:
+    """The rows of a base file as a task would have written them to another file."""
+    rows = pq.read_table(pa.BufferReader(base_file))
+    name = pa.array([path.rpartition("/")[2]] * len(rows), pa.string())
+    written = pa.BufferOutputStream()
+    pq.write_table(rows.set_column(rows.column_names.index("_hoodie_file_name"), "_hoodie_file_name", name), written)
+    return bytes(written.getvalue())
 
 
 def truncations(data: bytes, *, most: int = 400) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from tablekeeper.errors import NotFoundError, TablekeeperError, UnsupportedFeatureError
+from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperError, UnsupportedFeatureError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.model import BaseFile, FileSlice, LogFile, join_path
 from tablekeeper.read.damage import find_base_damage, find_log_damage
@@ -34,6 +34,10 @@ def check_schema(view: TableView) -> Iterator[Finding]:
         return
     except UnsupportedFeatureError as error:
         yield _unreadable(error, Severity.WARNING)
+    except CorruptTableError as error:
+        # Damaged commits have findings of their own.
+        if error.file == PROPERTIES_FILE:
+            yield _unreadable(error, Severity.ERROR)
     except TablekeeperError as error:
         yield _unreadable(error, Severity.ERROR)
 
