@@ -7,11 +7,13 @@ rewriting the file groups that it touched, would turn the loss of a small file i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import Instant, State
-from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
+from tablekeeper.storage import FileInfo, Storage
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.candidates import find_rollback
 from tablekeeper.txn.environment import TableEnvironment
@@ -32,12 +34,11 @@ def load_files_of_lost_completion(environment: TableEnvironment, instant: Instan
         or environment.config.version < _OLDEST_VERSION
     ):
         return frozenset()
-    storage, runtime = environment.storage, environment.runtime
-    heartbeats = load_heartbeats(storage, settings=environment.heartbeat_settings, runtime=runtime)
+    storage = environment.storage
+    heartbeats = load_heartbeats(storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
     if instant.requested_at in heartbeats.ages or load_markers(storage, instant=instant.requested_at.value):
         return frozenset()
-    partitions = load_partitions_by_listing(storage, runtime=runtime) if environment.config.is_partitioned else [""]
-    files = load_files_of_instant(storage, partitions, instant.requested_at, runtime=runtime)
+    files = frozenset(file.path for file in _walk_data(storage) if _is_of(instant, file))
     if not files:
         return frozenset()
     # It may have completed, or its rollback may have begun, since the caller loaded the timeline.
@@ -64,3 +65,16 @@ def refuse_lost_completions(environment: TableEnvironment, instants: Iterable[In
     """The same for each of several."""
     for instant in instants:
         refuse_lost_completion(environment, instant)
+
+
+def _walk_data(storage: Storage) -> Iterator[FileInfo]:
+    """All files outside of `.hoodie`."""
+    yield from storage.list_files("")
+    for directory in storage.list_directories(""):
+        if directory != ".hoodie":
+            yield from storage.walk(directory)
+
+
+def _is_of(instant: Instant, file: FileInfo) -> bool:
+    name = decode_base_name(file.name) or decode_log_name(file.name)
+    return name is not None and name.instant == instant.requested_at.value
