@@ -34,7 +34,6 @@ ROOT = Path(__file__).resolve().parent.parent
 MODES = {"none": "no services", "inline": "inline services", "service": "Table Management Service"}
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64()), ("fare", pa.float64())])
 CITIES = ("lima", "oslo")
-KEYS = 20_000
 UPDATES = 400
 WRITERS = 2
 PORT = 9871
@@ -60,9 +59,9 @@ def rows(keys: list[int], ts: int) -> pa.Table:
     )
 
 
-def make_lake(folder: Path, tables: int) -> None:
+def make_lake(folder: Path, tables: int, keys: int) -> None:
     """Merge-on-read tables with all their keys."""
-    first = rows(list(range(KEYS)), 0)
+    first = rows(list(range(keys)), 0)
     for number in range(tables):
         made = tk.Table.create(
             folder / f"t{number:03d}", name=f"t{number:03d}", schema=SCHEMA, key="id", partition_by="city",
@@ -71,7 +70,7 @@ def make_lake(folder: Path, tables: int) -> None:
         made.bulk_insert(first)
 
 
-def write(folder: Path, mode: str, writer: int, *, seconds: float, every_s: float) -> None:
+def write(folder: Path, mode: str, writer: int, *, seconds: float, every_s: float, keys: int) -> None:
     """The life of one writer: its tables in turn, one every `every_s`; what came of it goes into a file."""
     chance = random.Random(writer)
     tables = [tk.Table.open(path, engine="local", options=OPTIONS[mode]) for path in sorted(folder.glob("t*"))]
@@ -80,7 +79,7 @@ def write(folder: Path, mode: str, writer: int, *, seconds: float, every_s: floa
     began = time.monotonic()
     while (due := number * every_s) < seconds:
         time.sleep(max(0.0, began + due - time.monotonic()))
-        conflicts += upsert(mine[number % len(mine)], rows(chance.sample(range(KEYS), UPDATES), number + 1))
+        conflicts += upsert(mine[number % len(mine)], rows(chance.sample(range(keys), UPDATES), number + 1))
         latencies.append(time.monotonic() - began - due)
         number += 1
         if time.monotonic() - began > 2 * seconds:
@@ -101,13 +100,14 @@ def upsert(table: tk.Table, changed: pa.Table) -> int:
             return conflicts
 
 
-def run_mode(home: Path, lake: Path, mode: str, *, seconds: float, every_s: float) -> dict[str, Any]:
+def run_mode(home: Path, lake: Path, mode: str, given: argparse.Namespace) -> dict[str, Any]:
     """One way on a copy of the lake."""
     folder = home / mode
     shutil.copytree(lake, folder)
     service = start_service(home, folder) if mode == "service" else None
     try:
-        command = [sys.executable, "-m", "bench.worth", "--seconds", str(seconds), "--every", str(every_s)]
+        command = [sys.executable, "-m", "bench.worth", "--seconds", str(given.seconds)]
+        command += ["--every", str(given.every), "--keys", str(given.keys)]
         writers = [
             subprocess.Popen([*command, "--write", f"{folder}:{mode}:{writer}"], cwd=ROOT) for writer in range(WRITERS)
         ]
@@ -115,7 +115,7 @@ def run_mode(home: Path, lake: Path, mode: str, *, seconds: float, every_s: floa
         if any(codes):
             raise SystemExit(f"a writer ended with {codes}")
         # What reads find when the writers stop, with the service still at work.
-        figures = look(folder)
+        figures = look(folder, given.keys)
     finally:
         if service is not None:
             service.terminate()
@@ -150,7 +150,7 @@ def start_service(home: Path, folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def look(folder: Path) -> dict[str, Any]:
+def look(folder: Path, keys: int) -> dict[str, Any]:
     """How the lake is for those who read it."""
     took, logs, most, files = [], 0, 0, 0
     for path in sorted(folder.glob("t*")):
@@ -158,8 +158,8 @@ def look(folder: Path) -> dict[str, Any]:
         began = time.monotonic()
         seen = table.read().num_rows
         took.append(time.monotonic() - began)
-        if seen != KEYS:
-            raise SystemExit(f"{path}: {seen} rows, and {KEYS} were written")
+        if seen != keys:
+            raise SystemExit(f"{path}: {seen} rows, and {keys} were written")
         slices = table.files().slices
         logs += sum(len(each.logs) for each in slices)
         most = max(most, *(len(each.logs) for each in slices))
@@ -205,6 +205,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the three ways one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=20)
+    parser.add_argument("--keys", type=int, default=20_000, help="rows of a table")
     parser.add_argument("--seconds", type=float, default=75)
     parser.add_argument("--every", type=float, default=1.5, help="seconds between two writes of one writer")
     parser.add_argument("--plot", type=Path, help="where the picture goes")
@@ -212,19 +213,19 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.write:
         folder, mode, writer = given.write.rsplit(":", 2)
-        write(Path(folder), mode, int(writer), seconds=given.seconds, every_s=given.every)
+        write(Path(folder), mode, int(writer), seconds=given.seconds, every_s=given.every, keys=given.keys)
         return
     with tempfile.TemporaryDirectory(prefix="worth-") as home:
         lake = Path(home) / "lake"
-        make_lake(lake, given.tables)
+        make_lake(lake, given.tables, given.keys)
         figures = {}
         for mode in MODES:
-            figures[mode] = run_mode(Path(home), lake, mode, seconds=given.seconds, every_s=given.every)
+            figures[mode] = run_mode(Path(home), lake, mode, given)
             print(mode, json.dumps(figures[mode]), flush=True)
     if given.plot:
         told = (
-            f"{given.tables} merge-on-read tables of {KEYS:,} rows; {WRITERS} writers, each {UPDATES} updates every "
-            f"{given.every:g} s for {given.seconds:g} s"
+            f"{given.tables} merge-on-read tables of {given.keys:,} rows; {WRITERS} writers, each {UPDATES} updates "
+            f"every {given.every:g} s for {given.seconds:g} s"
         )
         draw(figures, told, given.plot)
 
