@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from platform import node
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.runtime import Periodic, Runtime
 from tablekeeper.server.engines.process import EngineContext
 from tablekeeper.server.engines.registry import Engines
@@ -128,10 +128,18 @@ class Service:
 
 def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "") -> Service:
     """An instance, with its database brought up to date."""
-    for folder in ("", "attempts", "jobs"):
-        (settings.work_dir / folder).mkdir(parents=True, exist_ok=True)
+    try:
+        for folder in ("", "attempts", "jobs"):
+            (settings.work_dir / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"cannot write to the work directory {settings.work_dir}: {error.strerror}"
+        ) from error
     store = open_store(settings.url, runtime=runtime)
-    store.migrate()
+    try:
+        store.migrate()
+    except OperationalError as error:
+        raise InvalidRequestError(f"the database cannot be used: {error.orig}. Is it up, and --db right?") from error
     engines = Engines(
         EngineContext(
             work_dir=settings.work_dir,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
@@ -27,21 +29,36 @@ __all__ = ["serve"]
 _LOG = logging.getLogger(__name__)
 _GRPC_THREADS = 16
 _CLOSING_S = 5
+_BACKLOG = 2048
 
 
 def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
     """Run until a signal says otherwise."""
     end_tracing = start_tracing("tablekeeper")
-    service = open_service(settings, runtime=runtime, address=_address(settings))
-    try:
-        _refuse_open_door(service, settings)
-        _run(service, settings, runtime)
-    finally:
-        service.drain()
+    # First of all: where the port is taken, nothing has been begun.
+    with _listening_at(settings) as door:
+        settings = replace(settings, port=door.getsockname()[1])
+        service = open_service(settings, runtime=runtime, address=_address(settings))
+        try:
+            _refuse_open_door(service, settings)
+            _run(service, settings, runtime, door)
+        finally:
+            service.drain()
         end_tracing()
 
 
-def _run(service: Service, settings: ServerSettings, runtime: Runtime) -> None:
+def _listening_at(settings: ServerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"cannot listen at {settings.host}:{settings.port} ({error.strerror or error}). If another program listens "
+            "there, maybe a service that runs already, choose another port with --port."
+        ) from error
+
+
+def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: socket.socket) -> None:
     web = build_web(service.store, settings, service.context.metrics, runtime, engines=frozenset(engine_names()))
     pool = runtime.threads.pool(_GRPC_THREADS, name="tablekeeper-grpc")
     grpc = None
@@ -64,12 +81,15 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime) -> None:
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
-    _LOG.info("listening at %s", _address(settings))
+    _LOG.info("listening at %s: pages there, the API described at /v1/openapi.json", _address(settings))
+    _LOG.info("looks after tables below %s", ", ".join(settings.allow) or "no place at all: give --allow")
+    _LOG.info("runs %d operations at once, on %s by default", settings.limits.slots, settings.engine)
+    _LOG.info("keeps its database and the output of attempts in %s", settings.work_dir)
     # Uvicorn stops on these signals and then raises them again, which would end the process before it has drained.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _told_to_stop)
     try:
-        uvicorn.Server(config).run()
+        uvicorn.Server(config).run(sockets=[door])
     finally:
         if grpc is not None:
             grpc.stop(grace=_CLOSING_S).wait()

@@ -1,0 +1,55 @@
+"""What somebody sees who starts the service for the first time, and does it wrong."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tablekeeper.errors import InvalidRequestError
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.serve import serve
+from tablekeeper.server.settings import ServerSettings
+from tests.support.served import free_port, running_service
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> ServerSettings:
+    return ServerSettings(work_dir=tmp_path / "work", port=free_port(), allow=(str(tmp_path),))
+
+
+def refusal(settings: ServerSettings) -> str:
+    with pytest.raises(InvalidRequestError) as refused:
+        serve(settings, runtime=SYSTEM_RUNTIME)
+    return str(refused.value)
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_made(local: ServerSettings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen at 127.0.0.1:{port}" in refusal(replace(local, port=port))
+    assert not local.work_dir.exists()
+
+
+def test_a_work_directory_that_cannot_be_made_is_told(local: ServerSettings, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot write to the work directory" in refusal(replace(local, work_dir=tmp_path / "file" / "x"))
+
+
+def test_a_database_that_is_away_is_told_without_its_password(local: ServerSettings) -> None:
+    message = refusal(replace(local, database_url=f"postgresql://keeper:hidden@127.0.0.1:{free_port()}/x"))
+    assert "the database cannot be used" in message
+    assert "hidden" not in message
+
+
+def test_an_unknown_engine_is_told_with_those_there_are(local: ServerSettings) -> None:
+    assert "there is no engine 'cobol': use one of arrow" in refusal(replace(local, engine="cobol"))
+
+
+def test_a_service_that_starts_says_what_it_does_and_where_to_look(tmp_path: Path) -> None:
+    with running_service(tmp_path / "service", allow=tmp_path) as served:
+        said = served.log.read_text()
+    for part in (f"listening at {served.url}", "/v1/openapi.json", f"tables below {tmp_path}", "2 operations at once"):
+        assert part in said
