@@ -429,6 +429,12 @@ def test_too_many_requests_are_slowed_down(jobs: SqlJobStore, settings: ServerSe
     assert answers == [200, 200, 200, 429, 429]
 
 
+def test_the_documentation_lists_every_code_with_its_status() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/tms.md").read_text(encoding="utf-8")
+    for refusal in Refusal:
+        assert f"| `{refusal.code}` | {int(refusal.status)} | " in page
+
+
 def test_codes_are_unique_and_every_error_looks_alike(client: TestClient) -> None:
     assert len({refusal.code for refusal in Refusal}) == len(Refusal)
     for answer in (client.get("/nowhere"), client.put("/healthz"), client.get("/v1/operations/x")):
