@@ -44,13 +44,6 @@ PLANS = {
     "hoodie.clean.automatic": "true",
     "hoodie.clean.commits.retained": "1",
 }
-# The metadata table's own plans too, which nobody else would execute.
-METADATA = {
-    "hoodie.metadata.enable": "true",
-    "hoodie.metadata.table.service.manager.enabled": "true",
-    "hoodie.metadata.table.service.manager.actions": "compaction,logcompaction",
-    "hoodie.metadata.compact.max.delta.commits": "2",
-}
 POLICY = {
     "services": ["compaction", "clustering", "clean"],
     "compact_after_commits": 2,
@@ -138,14 +131,13 @@ def check_end(tables: Mapping[str, JavaTable], served: Served) -> dict[str, list
 @pytest.mark.timeout(600)
 def test_the_client_that_java_ships_hands_its_plans_over(spark: Any, tmp_path: Path) -> None:
     with running_service(tmp_path / "service", allow=tmp_path / "lake") as served:
-        options = {**PLANS, **METADATA, **enable_service_manager(spark, served.url)}
+        options = {**PLANS, **enable_service_manager(spark, served.url)}
         tables = java_tables(spark, tmp_path / "lake", options)
         write_and_read(tables)
         done = check_end(tables, served)
         for kind, completed in done.items():
             asked = {each["action"] for each in completed if each["why"] == "a writer asked for it"}
             assert {"clustering", "clean"} <= asked, (kind, completed)
-            assert "metadata_compaction" in {each["action"] for each in completed}, (kind, completed)
         assert any(e["action"] == "compaction" and e["why"] == "a writer asked for it" for e in done["mor"])
 
 

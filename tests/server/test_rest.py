@@ -204,11 +204,10 @@ def test_requests_for_a_metadata_table_concern_its_table(
     assert client.get("/v1/hoodie/service/compact", params=params).json() == {"plans": []}
     for _ in range(2):
         asked = client.get("/v1/hoodie/service/compact", params={**params, "instant": NOWHERE})
-        assert (asked.status_code, len(asked.json()["plans"])) == (200, 1)
+        assert (asked.status_code, asked.json()) == (200, {"plans": []})
     (registered,) = jobs.list_tables(TableFilter(), Page())
     assert (registered.table_name, registered.base_path) == ("trips", (lake / "trips").as_uri())
-    (operation,) = jobs.list_operations(OperationFilter(), Page())
-    assert operation.action is ServiceAction.METADATA_COMPACTION
+    assert jobs.list_operations(OperationFilter(), Page()) == []
 
 
 def test_a_commit_callback_can_carry_a_token_as_its_key(

@@ -12,10 +12,11 @@ rolled back, or somebody else has compacted, dropped or rebuilt the metadata tab
 Base files come after the plan and go before it: none lies there without an instant that says that it does not count,
 for one without would count as committed once the timeline has moved on. A process that dies in between leaves a pending
 compaction that readers pass over, Java's too. The next one of ours knows it by its plan, and removes it; Java's next
-write executes it instead. A pending compaction of Java's own is left alone, unless a writer of Java's has left the
-services of the metadata table to a service: nobody would ever execute it, nothing could be compacted beside it, and
-the table could not be archived. A plan that was only requested is then dropped, under the lock, and what it would have
-merged is merged here. It names files and moves none, so that nothing depends on it.
+write executes it instead. A pending compaction of Java's own is left alone, unless
+the caller takes it over: where Java's writers have left the services of the metadata table to a service, nobody would
+ever execute it, and nothing could be compacted beside it. A plan that was only requested is then dropped, under the
+lock, and what it would have merged is merged here. Java's writers read such plans without the lock, and fail if one is
+gone: whoever takes over sees to it that none of them writes.
 
 Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
 deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.

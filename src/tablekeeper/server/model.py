@@ -62,7 +62,7 @@ class ServiceAction(enum.Enum):
     CLEAN = "clean"
     ARCHIVE = "archive"
     METADATA_COMPACTION = "metadata_compaction"
-    """Of Hudi's metadata table, where Java's writers leave that to the service."""
+    """Of Hudi's metadata table, when somebody asks for it."""
 
     @classmethod
     def parse(cls, text: str) -> ServiceAction:

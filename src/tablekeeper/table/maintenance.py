@@ -353,7 +353,8 @@ class Maintenance(TableHandle):
         """Compact the metadata table, if anything was committed since the last time, and delete its old files.
 
         Cleans and archives do that too, now and then. `takes_over` drops plans that a writer of Java's made for it and
-        left to a service; without it they stay, and nothing is compacted while they do.
+        left to a service, and is for tables that no writer of Java's is writing: it may be reading such a plan, and its
+        write would fail. Without it they stay, and nothing is compacted while they do.
         """
         checked_flags(takes_over=takes_over)
         given = MetadataSettings.from_options(self._options.given)

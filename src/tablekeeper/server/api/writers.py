@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tablekeeper.server.api.parameters import parse_engine, parse_instants, parse_name, parse_run_parameters
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
-from tablekeeper.server.model import ManagedTable, Role, ServiceAction, unplanned_instant
+from tablekeeper.server.model import ManagedTable, Role, ServiceAction
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.store.protocol import JobStore, NewTable, Submission
 from tablekeeper.table.summary import TimelineSummary
@@ -130,8 +130,9 @@ class WriterCalls:
         template = self._template(action, request)
         table, is_metadata = self._table_at(caller, request, base_path)
         if is_metadata:
+            # Its plans are Java's to execute: a plan that vanished would fail a write that is reading it.
             self._store.notice_commit(table.table_id)
-            return self._submit_metadata(table, template, instants) if verb == "REQUEST" and instants else []
+            return []
         if verb == "CANCEL":
             removed = self._remove(table, action, instants)
             return [SubmittedPlan(instant, "cancelled") for instant in removed]
@@ -169,24 +170,6 @@ class WriterCalls:
                 state = PlanState.ACCEPTED if submitted.is_new else PlanState.KNOWN
                 answers.append(SubmittedPlan(instant, state, submitted.operation.operation_id))
         return answers
-
-    def _submit_metadata(
-        self, table: ManagedTable, template: Submission, instants: tuple[str, ...]
-    ) -> list[SubmittedPlan]:
-        """Java leaves the metadata table's services to this one: one operation for all plans that wait there."""
-        action = ServiceAction.METADATA_COMPACTION
-        newest = max(instants)
-        submitted = self._store.submit(
-            replace(
-                template,
-                table_id=table.table_id,
-                instant=unplanned_instant(action, newest),
-                action=action,
-                why="Java leaves the services of the metadata table to this service",
-            )
-        )
-        state = PlanState.ACCEPTED if submitted.is_new else PlanState.KNOWN
-        return [SubmittedPlan(instant, state, submitted.operation.operation_id) for instant in instants]
 
     def _remove(self, table: ManagedTable, action: ServiceAction, instants: tuple[str, ...]) -> list[str]:
         for instant in instants:
