@@ -6,6 +6,7 @@ import pytest
 
 from tablekeeper.config.clustering_order import Layout
 from tablekeeper.config.options import OPTIONS, Options
+from tablekeeper.config.registry import Settings
 from tablekeeper.config.service_settings import (
     ClusteringSettings,
     CompactionSettings,
@@ -58,6 +59,13 @@ JAVA_DEFAULTS = {
 @pytest.mark.parametrize(("name", "default"), JAVA_DEFAULTS.items())
 def test_options_have_javas_names_and_defaults(name: str, default: str) -> None:
     assert OPTIONS[name].default_text == default
+
+
+def test_every_setting_that_is_declared_is_an_option() -> None:
+    """A class of settings that `options.py` does not list would be refused as unknown."""
+    declared = {each.name for kind in Settings.__subclasses__() for each in kind.all_settings()}
+    assert "hoodie.clean.policy" in declared
+    assert declared <= set(OPTIONS)
 
 
 def test_the_settings_of_no_options_are_the_defaults() -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from tablekeeper.errors import InvalidRequestError
@@ -177,8 +178,7 @@ class Settings:
     def read(cls, options: Mapping[str, str]) -> dict[str, Any]:
         """The values of the fields that are settings or groups of them."""
         values = {name: declared.read(options) for name, declared in cls._declared()}
-        groups = {each.name: each.metadata["group"] for each in fields(cls) if "group" in each.metadata}
-        return values | {name: kind.from_options(options) for name, kind in groups.items()}
+        return values | {name: kind.from_options(options) for name, kind in cls._marked("group")}
 
     @classmethod
     def setting_of(cls, field_name: str) -> Setting:
@@ -204,5 +204,18 @@ class Settings:
         return {name: text for name, text in found.items() if text is not None}
 
     @classmethod
-    def _declared(cls) -> Iterator[tuple[str, Setting]]:
-        return ((each.name, each.metadata["setting"]) for each in fields(cls) if "setting" in each.metadata)
+    def _declared(cls) -> Iterable[tuple[str, Setting]]:
+        return cls._marked("setting")
+
+    @classmethod
+    def _marked(cls, mark: str) -> Iterable[tuple[str, Any]]:
+        """The fields that carry a mark, with what it says."""
+        # mypy takes the hash of a class for that of its instances.
+        kind: Any = cls
+        return _marked_fields(kind, mark)
+
+
+@cache
+def _marked_fields(kind: Any, mark: str) -> tuple[tuple[str, Any], ...]:
+    # A write reads some fifty settings.
+    return tuple((each.name, each.metadata[mark]) for each in fields(kind) if mark in each.metadata)
