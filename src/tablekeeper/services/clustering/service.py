@@ -7,8 +7,6 @@ name, and nobody would find it there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
 from tablekeeper.config.clustering_order import OutputLayout
@@ -16,8 +14,8 @@ from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.model import FileGroupId, Plan, ServiceKind, Strategy
 from tablekeeper.services.clustering.kernels import ClusterTask, cluster_group, refuse_bad_order
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Rewritten
-from tablekeeper.services.plans.strategies import PlanningStrategy
+from tablekeeper.services.plans.service import Attempt, Draft, Rewritten
+from tablekeeper.services.plans.strategies import PlanningStrategy, StrategyService
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.write.finish import file_ids_by_partition
 from tablekeeper.write.index_check import look_like_buckets, refuse_wrong_index
@@ -25,7 +23,7 @@ from tablekeeper.write.index_check import look_like_buckets, refuse_wrong_index
 __all__ = ["Clustering"]
 
 
-class Clustering:
+class Clustering(StrategyService):
     """The service.
 
     `layout` goes into the plans that are made here, and fills in what the plans of others leave open. With `schema`,
@@ -42,25 +40,10 @@ class Clustering:
         schema: pa.Schema | None = None,
         by_bucket: bool = False,
     ) -> None:
-        self._strategy = strategy
+        super().__init__(strategy)
         self._schema = schema
         self._layout = layout
         self._by_bucket = by_bucket
-
-    @property
-    def scope(self) -> str:
-        return self._strategy.scope
-
-    @property
-    def is_incremental(self) -> bool:
-        return self._strategy.is_incremental
-
-    @property
-    def ranks_partitions(self) -> bool:
-        return self._strategy.ranks_partitions
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        return self._strategy.choose_partitions(partitions)
 
     def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
         if self._by_bucket or look_like_buckets(snapshot.latest):

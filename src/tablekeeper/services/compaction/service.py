@@ -6,39 +6,19 @@ the snapshot that plans are made from: whatever completes later lies on top of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tablekeeper.model import FileGroupId, Plan, ServiceKind, Strategy
 from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Rewritten
-from tablekeeper.services.plans.strategies import PlanningStrategy
+from tablekeeper.services.plans.service import Attempt, Draft, Rewritten
+from tablekeeper.services.plans.strategies import StrategyService
 from tablekeeper.snapshot.snapshot import Snapshot
 
 __all__ = ["Compaction"]
 
 
-class Compaction:
+class Compaction(StrategyService):
     """The service."""
 
     kind = ServiceKind.COMPACTION
-
-    def __init__(self, strategy: PlanningStrategy) -> None:
-        self._strategy = strategy
-
-    @property
-    def scope(self) -> str:
-        return self._strategy.scope
-
-    @property
-    def is_incremental(self) -> bool:
-        return self._strategy.is_incremental
-
-    @property
-    def ranks_partitions(self) -> bool:
-        return self._strategy.ranks_partitions
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        return self._strategy.choose_partitions(partitions)
 
     def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
         return self._strategy.plan(snapshot.latest, busy=busy)

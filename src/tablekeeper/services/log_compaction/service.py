@@ -10,14 +10,13 @@ and again for nothing. It is read all the same: a merged block counts only besid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from tablekeeper.model import Action, FileGroupId, FileSlice, Plan, RequestedTime, ServiceKind, Strategy
 from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
-from tablekeeper.services.plans.service import Attempt, Draft, PartitionChoice, Rewritten
-from tablekeeper.services.plans.strategies import PlanningStrategy, leave_out_slices
+from tablekeeper.services.plans.service import Attempt, Draft, Rewritten
+from tablekeeper.services.plans.strategies import StrategyService, leave_out_slices
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.timeline import Timeline
 
@@ -26,28 +25,10 @@ __all__ = ["LogCompaction"]
 _LOG_WRITES = frozenset({Action.COMMIT, Action.DELTA_COMMIT})
 
 
-class LogCompaction:
+class LogCompaction(StrategyService):
     """The service."""
 
     kind = ServiceKind.LOG_COMPACTION
-
-    def __init__(self, strategy: PlanningStrategy) -> None:
-        self._strategy = strategy
-
-    @property
-    def scope(self) -> str:
-        return self._strategy.scope
-
-    @property
-    def is_incremental(self) -> bool:
-        return self._strategy.is_incremental
-
-    @property
-    def ranks_partitions(self) -> bool:
-        return self._strategy.ranks_partitions
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        return self._strategy.choose_partitions(partitions)
 
     def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
         limit = _first_pending_write(snapshot.timeline)

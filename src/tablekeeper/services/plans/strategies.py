@@ -23,6 +23,7 @@ __all__ = [
     "OnlyPartitions",
     "PlanningStrategy",
     "StrategyRegistry",
+    "StrategyService",
     "day_of_partition",
     "leave_out_partitions",
     "leave_out_slices",
@@ -76,6 +77,28 @@ class PlanningStrategy(Protocol):
     def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
         """What to rewrite of these slices. `busy` file groups belong to other plans."""
         ...
+
+
+class StrategyService:
+    """What a service leaves to its strategy."""
+
+    def __init__(self, strategy: PlanningStrategy) -> None:
+        self._strategy = strategy
+
+    @property
+    def scope(self) -> str:
+        return self._strategy.scope
+
+    @property
+    def is_incremental(self) -> bool:
+        return self._strategy.is_incremental
+
+    @property
+    def ranks_partitions(self) -> bool:
+        return self._strategy.ranks_partitions
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        return self._strategy.choose_partitions(partitions)
 
 
 class StrategyRegistry(Generic[S]):
