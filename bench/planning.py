@@ -148,7 +148,7 @@ def _wide_table(store: str, partitions: int) -> Iterator[WideTable]:
 
 
 def _schedule_all(wide: WideTable) -> Spent:
-    """Touch the ten partitions, then schedule and carry out one service after the other; only scheduling is timed."""
+    """Touch the ten partitions, then schedule and execute one service after the other; only scheduling is timed."""
     wide.touch()
     table, spent = wide.table, Spent()
     for service, schedule in (

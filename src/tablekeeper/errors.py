@@ -33,7 +33,7 @@ class TablekeeperError(Exception):
 
 
 class InvalidRequestError(TablekeeperError):
-    """The request cannot be carried out as made: change the call. The table is unchanged."""
+    """The request cannot be executed as made: change the call. The table is unchanged."""
 
 
 class EmptyWriteError(InvalidRequestError):
@@ -105,7 +105,7 @@ class PlanHeldError(TablekeeperError):
 
 
 class PlanCancelledError(TablekeeperError):
-    """The plan was called off while, or before, it was carried out: do not try it again."""
+    """The plan was cancelled while, or before, it was executed: do not try it again."""
 
     def __init__(self, message: str, *, instant: str, reason: str) -> None:
         super().__init__(message)

@@ -43,7 +43,7 @@ def store(store_and_clock: tuple[ObjectStorage, FakeClock]) -> ObjectStorage:
 
 
 LOST_ANSWERS = pytest.mark.parametrize("status", [0, 500, 503])
-"""A connection that is cut, and two answers that do not say whether the request was carried out."""
+"""A connection that is cut, and two answers that do not say whether the request was executed."""
 
 
 # Conditional puts in doubt

@@ -58,7 +58,7 @@ def java_table(spark: Any, path: Path, shape: Shape) -> JavaTable:
 
 
 def java_step(table: JavaTable, shape: Shape, step: Step) -> None:
-    """Let Java carry out one step of a history."""
+    """Let Java execute one step of a history."""
     if step.operation == "delete_partitions":
         table.delete_partitions([shape.partition_path(values) for values in step.partitions], shape.table([]))
     else:
@@ -84,7 +84,7 @@ def our_table(spark: Any, path: Path, shape: Shape, *, engine: Engine) -> tk.Tab
 
 
 def our_step(table: tk.Table, java: JavaTable, shape: Shape, step: Step, *, engine: Engine) -> tk.WriteResult:
-    """Let tablekeeper carry out one step. Deletes get the key and partition columns only."""
+    """Let tablekeeper execute one step. Deletes get the key and partition columns only."""
     if step.operation == "delete_partitions":
         return table.delete_partitions([shape.partition_path(values) for values in step.partitions])
     rows = shape.table(step.rows)

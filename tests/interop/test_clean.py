@@ -1,4 +1,4 @@
-"""Cleans that Java plans and we carry out, and the other way round: the same files go, and no rows change by it."""
+"""Cleans that Java plans and we execute, and the other way round: the same files go, and no rows change by it."""
 
 from __future__ import annotations
 

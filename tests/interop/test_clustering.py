@@ -1,4 +1,4 @@
-"""Clustering plans that we make and Java carries out, and the other way round; nobody's rows change by it."""
+"""Clustering plans that we make and Java executes, and the other way round; nobody's rows change by it."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_java_leaves_alone_what_another_process_holds(execute: Execute, table: t
 def test_java_is_not_given_plans_that_may_have_to_yield(execute: Execute, table: tk.Table) -> None:
     plan = table.schedule_clustering(cancellable=True)
     assert plan is not None
-    with pytest.raises(UnsupportedFeatureError, match="called off"):
+    with pytest.raises(UnsupportedFeatureError, match="cancelled"):
         execute(ServiceAction.CLUSTERING, plan.instant.value)
     table.cancel(plan)
     assert execute(ServiceAction.CLUSTERING, plan.instant.value).outcome is AttemptOutcome.GONE

@@ -117,7 +117,7 @@ class Play:
                 self._services.schedule("CLEAN") if by_java else schedule(self.ours, keep(KEPT))
 
     def _execute(self, turn: Turn, service: ServiceName) -> bool:
-        """Carry out the plan that waits, if there is one; whether there was."""
+        """Execute the plan that waits, if there is one; whether there was."""
         waiting = self.pending(service)
         if not waiting:
             return False

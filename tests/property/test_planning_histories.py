@@ -2,7 +2,7 @@
 
 After every few events both are asked what they would do, with the same settings: the answers have to be the same, slice
 for slice, so that nothing which full planning would find was lost on the way, and nothing else was found. At the end
-all that is pending is carried out or given up, and plans follow each other until there is nothing left: then full
+all that is pending is executed or given up, and plans follow each other until there is nothing left: then full
 planning must find nothing either.
 
 Events: commits that overlap each other and the plans, writes that fail, plans with filters, thresholds and bounds that

@@ -1,4 +1,4 @@
-"""The life of a clean: planned, published beside others, carried out once, taken over, and cheap the next time."""
+"""The life of a clean: planned, published beside others, executed once, taken over, and cheap the next time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor and table services: plans that wait, run, died or were called off, cleans, and stray files."""
+"""The doctor and table services: plans that wait, run, died or were cancelled, cleans, and stray files."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_dead_attempt_is_rolled_back_and_its_immutable_plan_stays(world: World
     world.clock.advance(LAPSED_S)
     report = world.table.doctor()
     assert _kinds(report) == ["stopped-service"]
-    assert "the plan can be carried out again" in report.findings[0].meaning
+    assert "the plan can be executed again" in report.findings[0].meaning
     assert _repairs(report) == [f"roll back the attempt at the plan {plan.instant}"]
     assert world.data_files() > before, "looking must not mend"
     assert _kinds(_mended(world)) == ["planned-service"]
@@ -213,7 +213,7 @@ def test_a_cancellable_plan_is_tried_again_until_it_is_too_old(world: World) -> 
     world.clock.advance(LAPSED_S)
     report = world.table.doctor()
     assert _kinds(report) == ["abandoned-plan"]
-    assert "not carried out within 7200 s" in report.findings[0].meaning
+    assert "not executed within 7200 s" in report.findings[0].meaning
     _mended(world)
     assert _find(world, plan) is None
     assert world.rows() == ROWS
@@ -227,10 +227,10 @@ def test_a_plan_that_was_called_off_is_removed_when_nobody_is_at_work_on_it(worl
     assert world.table.cancel(plan, reason="the cores are needed", wait=0).outcome == "requested"
     report = world.table.doctor(fix=True)
     assert _kinds(report) == ["running-service"]
-    assert "called off (the cores are needed)" in report.findings[0].meaning
+    assert "cancelled (the cores are needed)" in report.findings[0].meaning
     world.clock.advance(300)
     report = world.table.doctor()
-    assert _kinds(report) == ["called-off-plan"]
+    assert _kinds(report) == ["cancelled-plan"]
     assert "the cores are needed" in report.findings[0].meaning
     _mended(world)
     assert _find(world, plan) is None
@@ -249,7 +249,7 @@ def test_a_cancel_request_that_nobody_waits_for_is_removed(world: World, *, is_c
     report = world.table.doctor()
     assert _kinds(report) == ["cancel-request-without-plan"]
     assert ("has completed" if is_completed else "is gone") in report.findings[0].meaning
-    assert _repairs(report) == [f"delete the request to call off {plan.instant}"]
+    assert _repairs(report) == [f"delete the request to cancel {plan.instant}"]
     _mended(world)
     assert not list(world.storage.list_files(".hoodie/.cancel"))
 
@@ -484,7 +484,7 @@ def test_the_command_names_the_plans_that_it_will_deal_with_before_it_does(world
     path = world.table.path
     looked = _run("doctor", path)
     assert looked.exit_code == 1
-    assert f"called-off-plan: {plan.instant}" in looked.stdout
+    assert f"cancelled-plan: {plan.instant}" in looked.stdout
     assert "tablekeeper clean PATH" in looked.stdout
     assert f"take off the timeline the plan {plan.instant}" in _run("doctor", path, "--fix", "--dry-run").stdout
     assert _find(world, plan) is not None

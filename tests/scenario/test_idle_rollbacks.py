@@ -35,7 +35,7 @@ def busy(world: World) -> World:
 
 
 class TestARollbackThatDiedBeforeItHadDoneAnything:
-    """Java's next writer would carry it out, whatever has been built on the commit by then."""
+    """Java's next writer would execute it, whatever has been built on the commit by then."""
 
     @pytest.fixture(params=["requested", "inflight"])
     def newest(self, request: pytest.FixtureRequest, busy: World) -> RequestedTime:

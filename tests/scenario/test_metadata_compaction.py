@@ -243,7 +243,7 @@ def test_a_commit_that_was_compacted_is_rolled_back(make: Callable[..., World], 
 
 
 def test_a_commit_in_a_waiting_compaction_is_taken_back_without_its_log_files(make: Callable[..., World]) -> None:
-    """Java carries the plan out and looks for the logs that it names."""
+    """Java executes the plan and looks for the logs that it names."""
     world = written(make)
     leave_attempt(world)
     named = {file.path for file in metadata_files(world.storage)}

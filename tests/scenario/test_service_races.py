@@ -115,7 +115,7 @@ def left_inflight(world: World, execute: Callable[[tk.Table], object], *, calls:
 
 
 class TestAnExecutorThatSleptForLong:
-    """Its heartbeat lapsed, and another one carries the plan out."""
+    """Its heartbeat lapsed, and another one executes the plan."""
 
     @each_service
     def test_takes_a_file_back_that_it_published_too_late(self, busy: World, service: str) -> None:

@@ -146,7 +146,7 @@ def _planned_table(tables: TableBuilder, *, partitions: int, metadata: bool) -> 
 
 
 def _calls_of_planning(wide: WideTable) -> dict[str, Counter[str]]:
-    """Storage calls by kind, for each service. What is scheduled is carried out before the next one is planned."""
+    """Storage calls by kind, for each service. What is scheduled is executed before the next one is planned."""
     table = wide.table
     spent: dict[str, Counter[str]] = {}
 

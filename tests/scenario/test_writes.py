@@ -38,7 +38,7 @@ def index(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 def write(table: tk.Table, step: Step, history: History) -> tk.WriteResult:
-    """Carry out one step of a history."""
+    """Execute one step of a history."""
     if step.operation != "delete_partitions":
         result: tk.WriteResult = getattr(table, step.operation)(history.shape.table(step.rows))
         return result

@@ -1,6 +1,6 @@
 """Every storage call of a table service goes wrong once; the table must come out whole each time.
 
-Scheduling, executing, executing again after a death, yielding, calling off and lazy clean, each for several kinds of
+Scheduling, executing, executing again after a death, yielding, cancelling and lazy clean, each for several kinds of
 plans. A call that only looks can fail; one that changes something can fail before or after it has happened, and the
 process can die before or after it. Whatever happens
 

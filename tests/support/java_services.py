@@ -40,17 +40,17 @@ class JavaServices:
             return str(found.get()) if found.isPresent() else None
 
     def compact(self, instant: str) -> None:
-        """Carry out the compaction of this instant, and no other; the SQL procedure would plan one of its own first."""
+        """Execute the compaction of this instant, and no other; the SQL procedure would plan one of its own first."""
         with self._client() as client:
             client.compact(instant, True)
 
     def compact_logs(self, instant: str) -> None:
-        """Carry out the log compaction of this instant."""
+        """Execute the log compaction of this instant."""
         with self._client() as client:
             client.logCompact(instant, True)
 
     def clean(self) -> None:
-        """Carry out the clean that is pending, or plan one and carry it out."""
+        """Execute the clean that is pending, or plan one and execute it."""
         with self._client() as client:
             client.clean()
 

@@ -1,6 +1,6 @@
 """An S3 server on a free loopback port: moto's application, watched, and able to fail on demand.
 
-`requests` records what clients sent. `fail` makes the next matching request fail before it is carried out, or after it,
+`requests` records what clients sent. `fail` makes the next matching request fail before it is executed, or after it,
 when the answer is lost: with a status, or by cutting the connection.
 """
 

@@ -252,7 +252,7 @@ class PlanningWorld:
         mb: int = 3,
         completed_at: int | None = None,
     ) -> Instant:
-        """Carry a plan out: each slice gets a new base or log file, or each clustering group a new file group."""
+        """Execute a plan: each slice gets a new base or log file, or each clustering group a new file group."""
         plan = self.plan_at(instant, kind)
         inflight = start_inflight(self.storage, self.config, Instant(instant, kind.action, State.REQUESTED))
         stats = []
@@ -274,7 +274,7 @@ class PlanningWorld:
         return self._complete(inflight, encode_commit_metadata(metadata), at=completed_at)
 
     def give_up(self, instant: RequestedTime, kind: ServiceKind = ServiceKind.COMPACTION) -> None:
-        """Remove a plan that was not carried out, by a rollback that deletes no file."""
+        """Remove a plan that was not executed, by a rollback that deletes no file."""
         requested = Instant(instant, kind.action, State.REQUESTED)
         self._roll_back(requested, partitions={})
         self.storage.delete(instant_path(self.config, requested))

@@ -1,11 +1,11 @@
 """Random table histories with table services in them, from a seed.
 
 `make_service_history(seed)` takes the writes of `make_history` and puts services between them. Every turn is Java's or
-ours; a plan is often scheduled by the one and carried out by the other, and may wait for some turns in between.
+ours; a plan is often scheduled by the one and executed by the other, and may wait for some turns in between.
 
 What these histories leave out on purpose: writes while a clustering is pending, because both refuse to update its file
 groups; and clustering with a bucket index, which would take rows out of their buckets. And what Java refuses, which is
-our turn then: to delete a partition while a plan is pending, and to carry out a log compaction once the timeline has a
+our turn then: to delete a partition while a plan is pending, and to execute a log compaction once the timeline has a
 compaction or a commit that was requested later.
 """
 
@@ -132,7 +132,7 @@ class _Dealer:
             yield self.waiting.pop(service)
 
     def _overtake_log_compaction(self) -> None:
-        """What Java will not carry out any more is left to us."""
+        """What Java will not execute any more is left to us."""
         if "log_compaction" in self.waiting:
             self.waiting["log_compaction"] = Turn("us", service="log_compaction")
 

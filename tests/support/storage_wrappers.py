@@ -22,7 +22,7 @@ class WatchedStorage:
         self.storage = storage
 
     def around(self, kind: str, path: str, call: Callable[[], T]) -> T:
-        """Carry out one call. `path` is the first path of a call for several."""
+        """Execute one call. `path` is the first path of a call for several."""
         del kind, path
         return call()
 

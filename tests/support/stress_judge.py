@@ -6,7 +6,7 @@
   non-blocking mode in that in which they began, which is how the log files of a slice are merged, and nobody met a
   conflict;
 - no write ever lost to a plan that is cancellable, and each table service succeeded at least once;
-- when all heartbeats have lapsed, a clean leaves no plan that is older than its limit; plans that stay are carried out
+- when all heartbeats have lapsed, a clean leaves no plan that is older than its limit; plans that stay are executed
   by whoever comes; then nothing is pending, and no data file is left over;
 - the doctor mends what litter there is, and finds nothing more.
 """
@@ -59,9 +59,9 @@ class ServiceJournals:
     entries: list[dict[str, Any]]
 
     def succeeded(self, job: str) -> bool:
-        """Whether the job did what it is for at least once. Others may carry out what a service planned.
+        """Whether the job did what it is for at least once. Others may execute what a service planned.
 
-        A plan was called off if it is gone, or if its executor stopped because of it.
+        A plan was cancelled if it is gone, or if its executor stopped because of it.
         """
         if job == "cancel":
             return any(entry["outcome"] in ("removed", "cancelled") for entry in self.entries)
@@ -260,7 +260,7 @@ def _wrong_rows(table: tk.Table, model: Mapping[str, tuple[int, str]]) -> list[s
 
 
 def _finish_plans(plan: StressPlan) -> list[str]:
-    """What becomes of the plans that are left: those that may go are gone after a clean, the others are carried out."""
+    """What becomes of the plans that are left: those that may go are gone after a clean, the others are executed."""
     table = open_table(plan)
     clock = SYSTEM_RUNTIME.clock
     until_s = clock.monotonic_s() + _LAPSE_S
@@ -280,10 +280,10 @@ def _finish_plans(plan: StressPlan) -> list[str]:
         try:
             table.execute(waiting.instant)
         except TablekeeperError as error:
-            faults.append(f"{waiting} cannot be carried out: {type(error).__name__}: {error}")
+            faults.append(f"{waiting} cannot be executed: {type(error).__name__}: {error}")
     faults += [f"{each} is still pending" for each in table.plans()]
     if list(table._storage.list_files(".hoodie/.cancel")):
-        faults.append("requests to call plans off are left behind")
+        faults.append("requests to cancel plans are left behind")
     for kind in ServiceKind:
         if kind.value.replace(" ", "_") in plan.jobs:
             table._execute_waiting(kind)

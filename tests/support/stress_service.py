@@ -36,7 +36,7 @@ __all__ = ["AT_ONCE", "JOBS", "SERVICE_JOURNAL"]
 
 SERVICE_JOURNAL = "service"
 AT_ONCE = {"hoodie.table.service.rollback.delay.minutes": "0"}
-"""Plans that may go without having been carried out go at the first clean."""
+"""Plans that may go without having been executed go at the first clean."""
 
 KEPT_COMMITS = 3
 # Compaction and clustering leave little to merge for a log compaction, and should not be at it all the time.
@@ -87,7 +87,7 @@ class _Service:
         )
 
     def executor(self) -> None:
-        """Carries out what others have left, as a background loop does."""
+        """Executes what others have left, as a background loop does."""
         for kind in ServiceKind:
             self._try(partial(self._execute_waiting, kind))
 
@@ -108,7 +108,7 @@ class _Service:
         self._try(archive)
 
     def cancel(self) -> None:
-        """Calls off some of the plans that may be called off."""
+        """Cancels some of the plans that may be cancelled."""
         for each in self._listed():
             if each.flags.can_be_removed and self._chance.random() < 0.7:
                 self._try(partial(self._cancel, each.instant), flags=each.flags)
@@ -127,7 +127,7 @@ class _Service:
         schedule: Callable[..., Any],
         run: Callable[..., ServiceResult | None],
     ) -> None:
-        """Schedule a plan and carry it out, or leave it to others; and look after those that wait."""
+        """Schedule a plan and execute it, or leave it to others; and look after those that wait."""
         chance = self._chance
         flags = chance.choice(_FLAGS)
         where: dict[str, Any] = {"cancellable": flags.cancellable, "mutable": flags.mutable}

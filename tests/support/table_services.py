@@ -1,4 +1,4 @@
-"""Compaction and log compaction of a table, step by step: schedule a plan, carry it out, or both."""
+"""Compaction and log compaction of a table, step by step: schedule a plan, execute it, or both."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def schedule(
 
 
 def execute(table: tk.Table, service: Service, instant: RequestedTime) -> ServiceResult:
-    """Carry a plan out."""
+    """Execute a plan."""
     return execute_plan(table._load_write(service.kind.operation, None), service, instant, LifecycleSettings())
 
 
 def compact(table: tk.Table) -> ServiceResult:
-    """Schedule a compaction of everything and carry it out."""
+    """Schedule a compaction of everything and execute it."""
     return _run(table, compaction())
 
 
 def compact_logs(table: tk.Table, *, blocks: int = 2) -> ServiceResult:
-    """Schedule a log compaction and carry it out."""
+    """Schedule a log compaction and execute it."""
     return _run(table, log_compaction(blocks=blocks))
 
 

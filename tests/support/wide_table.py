@@ -70,7 +70,7 @@ class WideTable:
             self.table.upsert(self._rows(written))
 
     def run_services(self) -> None:
-        """Plan and carry out everything there is to do: the next plans begin where these end."""
+        """Plan and execute everything there is to do: the next plans begin where these end."""
         for service in (self.table.log_compact, self.table.compact, self.table.cluster):
             assert service() is not None
         # One more write moves what was clustered out of the window that the clean keeps.

@@ -1,6 +1,6 @@
-"""Reads the map from the seeds' clauses to modules and tests, and the tests that exist.
+"""Reads the map from the clauses of the design documents to modules and tests, and the tests that exist.
 
-`docs/spec_clauses.toml` lists what the seeds ask for, one clause a row. `docs/spec_map.md` says for each
+`docs/spec_clauses.toml` lists what they ask for, one clause a row. `docs/spec_map.md` says for each
 where it lives, whether it is done, and which tests hold it. The two must speak of the same clauses.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.tidy.sources import Source
 
 FEATURES = ("many writers", "table services", "management service")
-_ROW = re.compile(r"^\| *(?P<id>\d{3}-[\w-]+) *\|(?P<rest>.*)\|\s*$")
+_ROW = re.compile(r"^\| *(?P<id>(?:guard|cancellable|rfc\d+)-[\w-]+) *\|(?P<rest>.*)\|\s*$")
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Clause:
 
 def load_clause_list(path: Path) -> dict[str, str]:
     """Clause id -> what it asks for."""
-    seeds = tomllib.loads(path.read_text(encoding="utf-8"))["seed"]
-    return {f"{seed}-{name}": text for seed, clauses in seeds.items() for name, text in clauses.items()}
+    documents = tomllib.loads(path.read_text(encoding="utf-8"))["clause"]
+    return {f"{document}-{name}": text for document, clauses in documents.items() for name, text in clauses.items()}
 
 
 def decode_map(markdown: str) -> list[Clause]:

@@ -35,6 +35,12 @@ def test_every_page_is_in_the_navigation() -> None:
     assert pages
 
 
+def test_every_word_of_the_glossary_is_found_in_its_module() -> None:
+    rows = re.findall(r"^\| ([^|]+) \|[^|]+\| `([^`]+)` \|$", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) > 15
+    assert [(word, module) for word, module in rows if not (ROOT / PACKAGE / module).is_file()] == []
+
+
 def test_the_configuration_page_lists_the_options_as_they_are() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     assert with_options(page) == page, "run: python docs/options_table.py"

@@ -1,4 +1,4 @@
-"""Every clause of the seeds has a row in the map, and what counts as done has tests that exist."""
+"""Every clause of the design documents has a row in the map, and what counts as done has tests that exist."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from tests.tidy import spec
 from tests.tidy.sources import ROOT, Source, load_sources
 
-CLAUSES = {"000-a": "One.", "000-b": "Two."}
+CLAUSES = {"guard-a": "One.", "guard-b": "Two."}
 TESTS = {"tests/unit/test_a.py::test_one"}
 MODULES = {"txn/commit.py"}
-DONE = "| 000-a | One. | `txn/commit.py` | done | `tests/unit/test_a.py::test_one` |"
-PLANNED = "| 000-b | Two. | `services/plans/execute.py` | planned: table services | |"
+DONE = "| guard-a | One. | `txn/commit.py` | done | `tests/unit/test_a.py::test_one` |"
+PLANNED = "| guard-b | Two. | `services/plans/execute.py` | planned: table services | |"
 
 
 def gaps(*lines: str) -> list[str]:
@@ -29,9 +29,9 @@ def test_the_map_covers_every_clause_with_tests_that_exist() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_the_clause_list_covers_all_five_seeds() -> None:
+def test_the_clause_list_covers_all_five_documents() -> None:
     ids = spec.load_clause_list(ROOT / "docs/spec_clauses.toml")
-    assert {name.split("-")[0] for name in ids} == {"000", "001", "002", "003", "004"}
+    assert {name.split("-")[0] for name in ids} == {"guard", "cancellable", "rfc43", "rfc71", "rfc83"}
     assert len(ids) > 80
 
 
@@ -42,14 +42,14 @@ def test_a_complete_map_has_no_gaps() -> None:
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [
-        ([DONE], "000-b: in the clause list, not in the map"),
-        ([DONE, DONE, PLANNED], "000-a: in the map twice"),
-        ([DONE, PLANNED, PLANNED.replace("000-b", "000-c")], "000-c: not in the clause list"),
-        ([DONE.replace("One.", "Uno."), PLANNED], "000-a: the text differs from the clause list"),
-        ([DONE.replace("test_one", "test_gone"), PLANNED], "000-a: no test tests/unit/test_a.py::test_gone"),
-        ([DONE.replace("`tests/unit/test_a.py::test_one`", ""), PLANNED], "000-a: done without a test"),
-        ([DONE.replace("commit.py", "gone.py"), PLANNED], "000-a: done in txn/gone.py, which does not exist"),
-        ([DONE, PLANNED.replace("table services", "some day")], "000-b: 'planned: some day' is neither"),
+        ([DONE], "guard-b: in the clause list, not in the map"),
+        ([DONE, DONE, PLANNED], "guard-a: in the map twice"),
+        ([DONE, PLANNED, PLANNED.replace("guard-b", "guard-c")], "guard-c: not in the clause list"),
+        ([DONE.replace("One.", "Uno."), PLANNED], "guard-a: the text differs from the clause list"),
+        ([DONE.replace("test_one", "test_gone"), PLANNED], "guard-a: no test tests/unit/test_a.py::test_gone"),
+        ([DONE.replace("`tests/unit/test_a.py::test_one`", ""), PLANNED], "guard-a: done without a test"),
+        ([DONE.replace("commit.py", "gone.py"), PLANNED], "guard-a: done in txn/gone.py, which does not exist"),
+        ([DONE, PLANNED.replace("table services", "some day")], "guard-b: 'planned: some day' is neither"),
     ],
 )
 def test_a_gap_in_the_map_is_reported(lines: list[str], complaint: str) -> None:
@@ -60,7 +60,7 @@ def test_a_gap_in_the_map_is_reported(lines: list[str], complaint: str) -> None:
 
 def test_a_row_with_a_missing_cell_is_refused() -> None:
     with pytest.raises(ValueError, match="3 cells"):
-        spec.decode_map("| 000-a | One. | `txn/commit.py` | done |")
+        spec.decode_map("| guard-a | One. | `txn/commit.py` | done |")
 
 
 def test_tests_are_found_in_classes_and_in_modules() -> None:

@@ -56,14 +56,14 @@ class Explained(enum.StrEnum):
 Only = Annotated[
     Step,
     typer.Option(
-        "--step", help="run schedules a plan and carries it out; schedule only plans; execute only carries out plans."
+        "--step", help="run schedules a plan and executes it; schedule only plans; execute only executes plans."
     ),
 ]
 Partitions = Annotated[
     str | None,
     typer.Option(metavar="CONDITION", help="Only partitions that match, such as \"city = 'sf'\".", show_default=False),
 ]
-Cancellable = Annotated[bool, typer.Option("--cancellable", help="The plan yields to writers, and can be called off.")]
+Cancellable = Annotated[bool, typer.Option("--cancellable", help="The plan yields to writers, and can be cancelled.")]
 Mutable = Annotated[bool, typer.Option("--mutable", help="A failed attempt takes the plan with it.")]
 OrderBy = Annotated[str | None, typer.Option(metavar="A,B", help="Columns to order the rows by.", show_default=False)]
 Curve = Annotated[
@@ -233,7 +233,7 @@ def cancel(
     option: TableOption = None,
     debug: Debug = False,
 ) -> None:
-    """Call a pending plan off. Exit code 1 if it was carried out before, or is still being executed."""
+    """Cancel a pending plan. Exit code 1 if it was executed before, or is still being executed."""
     result = open_table(path, storage_option, option).cancel(instant, reason=reason, wait=wait)
     show_result(result, as_json=as_json)
     if not result.is_removed:

@@ -13,7 +13,7 @@ __all__ = ["LifecycleSettings"]
 class LifecycleSettings(Settings):
     """`guard`: one executor a plan, by heartbeat. `rollback_delay_minutes`: how long a mutable plan may stay requested.
 
-    The delay is the `table_service_rollback_delay` of seed 000.
+    The delay is the `table_service_rollback_delay` of the heartbeat guard.
     """
 
     guard: bool = setting(

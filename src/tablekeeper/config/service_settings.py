@@ -200,7 +200,7 @@ class ClusteringSettings(Settings):
     execution: str | None = setting(
         "hoodie.clustering.execution.strategy.class",
         None,
-        "Java's class that carries plans out; follows the plan strategy by default.",
+        "Java's class that executes plans; follows the plan strategy by default.",
     )
     partition_filter: PartitionFilter = setting(
         "hoodie.clustering.plan.partition.filter.mode",

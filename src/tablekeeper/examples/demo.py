@@ -195,7 +195,7 @@ def compact(tour: Tour) -> Outcome:
     plan = tour.table.schedule_compaction()
     if plan is None:
         raise TablekeeperError("the tour expected a compaction to be planned, and none was: please report this")
-    # Any process may carry the plan out, while others write; here it is the same one.
+    # Any process may execute the plan, while others write; here it is the same one.
     result = tour.table.execute(plan)
     check(sum(len(fact["log_files"]) for fact in tour.table.files().to_dicts()), 0, "log files left")
     check(tour.table.read().count(), tour.expected_rows, "rows in the table")

@@ -24,7 +24,7 @@ class PlanFlags:
     """How a plan may end, kept in its extra metadata, where Java ignores and keeps it.
 
     `mutable`: a failed attempt takes the plan with it. `cancellable`: the plan yields to ingestion, and may be called
-    off. `cancel_after_s`: it is called off by itself once it is that old and nobody is at work on it.
+    off. `cancel_after_s`: it is cancelled by itself once it is that old and nobody is at work on it.
     """
 
     mutable: bool = False
@@ -34,7 +34,7 @@ class PlanFlags:
 
     @property
     def can_be_removed(self) -> bool:
-        """Whether the plan may leave the timeline without having been carried out."""
+        """Whether the plan may leave the timeline without having been executed."""
         return self.mutable or self.cancellable
 
     def to_metadata(self) -> dict[str, str]:

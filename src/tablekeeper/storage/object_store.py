@@ -3,7 +3,7 @@
 Conditional writes are the store's own: `put_if_absent` is a put with "if none match", `replace` one with "if match" on
 the e-tag (the generation on Google's store).
 
-**Lost answers.** A conditional put may be carried out although its answer never comes; the next try is then refused by
+**Lost answers.** A conditional put may be executed although its answer never comes; the next try is then refused by
 our own object. Each conditional put therefore carries a random mark in the object's user metadata, and after any doubt
 the mark that is found decides who has won. What cannot be told is a write of ours that landed and was replaced by
 someone else before we looked: it counts as refused.

@@ -13,7 +13,7 @@ every implementation:
 
 Refused preconditions are return values, not exceptions. Faults are `StorageError`s; those that
 may pass by themselves have been retried, with a bound, before they are raised. A `StorageError` from
-`put_if_absent` or `replace` whose `transient` is true leaves open whether the write was carried out.
+`put_if_absent` or `replace` whose `transient` is true leaves open whether the write was executed.
 
 A version says when an object was replaced, not by whom: a store may give equal contents the same version,
 so contents that processes compete for must differ between them.

@@ -49,11 +49,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Maintenance(TableHandle):
-    """Table services: plan, execute, explain and call off; clean and archive; alone, after writes, or beside them.
+    """Table services: plan, execute, explain and cancel; clean and archive; alone, after writes, or beside them.
 
-    A plan is put on the timeline by `schedule_…` and carried out by `execute`, here or in any other process, Java's
-    too; `compact`, `log_compact` and `cluster` do both. A `cancellable` plan yields to ingestion and may be called off;
-    rolling a failed attempt of a `mutable` one back removes it. Other plans stay until they are carried out.
+    A plan is put on the timeline by `schedule_…` and executed by `execute`, here or in any other process, Java's
+    too; `compact`, `log_compact` and `cluster` do both. A `cancellable` plan yields to ingestion and may be cancelled;
+    rolling a failed attempt of a `mutable` one back removes it. Other plans stay until they are executed.
     """
 
     def schedule_compaction(
@@ -136,7 +136,7 @@ class Maintenance(TableHandle):
         mutable: bool = False,
         options: Mapping[str, object] | None = None,
     ) -> ServiceResult | None:
-        """Merge logs into base files. Compactions that wait on the timeline are carried out first."""
+        """Merge logs into base files. Compactions that wait on the timeline are executed first."""
         flags = _flags(cancellable, mutable, None)
         return self._run(ServiceKind.COMPACTION, flags, partitions, options)
 
@@ -148,7 +148,7 @@ class Maintenance(TableHandle):
         mutable: bool = False,
         options: Mapping[str, object] | None = None,
     ) -> ServiceResult | None:
-        """Merge many small logs into one. Log compactions that wait on the timeline are carried out first."""
+        """Merge many small logs into one. Log compactions that wait on the timeline are executed first."""
         flags = _flags(cancellable, mutable, None)
         return self._run(ServiceKind.LOG_COMPACTION, flags, partitions, options)
 
@@ -163,7 +163,7 @@ class Maintenance(TableHandle):
         mutable: bool = False,
         options: Mapping[str, object] | None = None,
     ) -> ServiceResult | None:
-        """Rewrite small files into larger ones, ordered. Clusterings that wait are carried out first."""
+        """Rewrite small files into larger ones, ordered. Clusterings that wait are executed first."""
         request = _clustering(order_by, strategy, target_file_size)
         flags = _flags(cancellable, mutable, None)
         return self._run(ServiceKind.CLUSTERING, flags, partitions, options, request)
@@ -202,7 +202,7 @@ class Maintenance(TableHandle):
         return replace(result, notes=(*result.notes, *notes))
 
     def cancel(self, plan: object, *, reason: str = "asked for", wait: str | float = "10s") -> CancelResult:
-        """Call a plan off. The request is durable: an executor that is at work notices it within seconds.
+        """Cancel a plan. The request is durable: an executor that is at work notices it within seconds.
 
         Waits up to `wait` for that. An executor that has committed wins, and the result says so. A plan that is neither
         cancellable nor mutable can be cancelled only if it cannot succeed, because files that it rewrites are damaged.
@@ -299,7 +299,7 @@ class Maintenance(TableHandle):
         return self._run_due(checked, is_async=True)
 
     def _run_inline(self, service: InlineService) -> list[Any]:
-        """The same after a write, or only the plan, for others to carry out."""
+        """The same after a write, or only the plan, for others to execute."""
         if not service.only_plans:
             return self._run_due(service.name, is_async=False)
         kind = ServiceKind.named(service.name)
@@ -330,7 +330,7 @@ class Maintenance(TableHandle):
     def _execute_waiting(
         self, kind: ServiceKind, *, options: Mapping[str, object] | None = None
     ) -> list[ServiceResult]:
-        """Carry out the plans of this kind that wait on the timeline and that nobody is at work on."""
+        """Execute the plans of this kind that wait on the timeline and that nobody is at work on."""
         done = []
         for instant in load_timeline(self._storage, self.config).pending_plans:
             if instant.action is not kind.action:
@@ -338,12 +338,12 @@ class Maintenance(TableHandle):
             try:
                 done.append(self.execute(instant, options=options))
             except (PlanHeldError, PlanCancelledError, FencedError, ConflictError) as error:
-                _LOG.info("%s was not carried out: %s", instant, error)
+                _LOG.info("%s was not executed: %s", instant, error)
             except InvalidRequestError as error:
-                # Somebody called it off, or a clean removed it, since the timeline was loaded.
+                # Somebody cancelled it, or a clean removed it, since the timeline was loaded.
                 if load_timeline(self._storage, self.config).find(instant.requested_at) is not None:
                     raise
-                _LOG.info("%s was not carried out: %s", instant, error)
+                _LOG.info("%s was not executed: %s", instant, error)
         return done
 
     def _remove_failed_plans(self) -> tuple[RequestedTime, ...]:
@@ -407,7 +407,7 @@ class Maintenance(TableHandle):
         if scheduled is None:
             return waiting[-1] if waiting else None
         result = self.execute(scheduled, options=options)
-        notes = tuple(f"plan {each.instant} was waiting and was carried out first" for each in waiting)
+        notes = tuple(f"plan {each.instant} was waiting and was executed first" for each in waiting)
         return replace(result, notes=(*result.notes, *notes))
 
     def _explain(
@@ -463,7 +463,7 @@ def _flags(cancellable: bool, mutable: bool, cancel_after: str | float | None) -
     checked_flags(cancellable=cancellable, mutable=mutable)
     after_s = None if cancel_after is None else int(parse_duration_s(cancel_after))
     if after_s is not None and not cancellable:
-        raise InvalidRequestError("cancel_after is for plans that may be called off: pass cancellable=True too")
+        raise InvalidRequestError("cancel_after is for plans that may be cancelled: pass cancellable=True too")
     return PlanFlags(mutable=mutable, cancellable=cancellable, cancel_after_s=after_s)
 
 

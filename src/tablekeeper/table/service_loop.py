@@ -1,6 +1,6 @@
 """Services that run by themselves: after a write, or in the background beside writes.
 
-Both ask the same triggers whether a service is due, and both carry out plans that others left waiting. What fails here
+Both ask the same triggers whether a service is due, and both execute plans that others left waiting. What fails here
 is kept and logged, and never harms the write that it follows.
 """
 
@@ -66,7 +66,7 @@ def find_due(environment: TableEnvironment, options: Options, kind: ServiceKind,
 
 @dataclass(frozen=True, slots=True)
 class InlineService:
-    """A service to run after a write; `only_plans` leaves it to others to carry the plan out."""
+    """A service to run after a write; `only_plans` leaves it to others to execute the plan."""
 
     name: str
     only_plans: bool = False

@@ -1,4 +1,4 @@
-"""Requests to call a plan off: one small file each under `.hoodie/.cancel/`, which Java ignores.
+"""Requests to cancel a plan: one small file each under `.hoodie/.cancel/`, which Java ignores.
 
 The request is written under the table lock, so that it comes either before the commit of the plan's executor, which
 looks for it under the same lock, or after it. It stays until the plan has left the timeline: whoever dies on the way
@@ -43,7 +43,7 @@ def save_cancel_request(storage: Storage, request: CancelRequest) -> None:
 
 
 def load_cancel_request(storage: Storage, instant: RequestedTime) -> CancelRequest | None:
-    """The request to call this plan off, None if there is none."""
+    """The request to cancel this plan, None if there is none."""
     try:
         content = storage.read(_path(instant))
     except NotFoundError:
@@ -52,7 +52,7 @@ def load_cancel_request(storage: Storage, instant: RequestedTime) -> CancelReque
 
 
 def load_cancel_requests(storage: Storage) -> list[CancelRequest]:
-    """All requests that have not been carried out, by instant."""
+    """All requests that have not been executed, by instant."""
     found = [load_cancel_request(storage, instant) for instant in sorted(load_cancelled_instants(storage))]
     return [request for request in found if request is not None]
 

@@ -1,4 +1,4 @@
-"""Conflict detection before a commit: what to compare with, and what counts as a conflict (seed 004).
+"""Conflict detection before a commit: what to compare with, and what counts as a conflict (RFC-71).
 
 Values in, values out: the timeline as loaded under the lock, and two functions that look into the
 candidates' metadata. Three steps:
@@ -15,7 +15,7 @@ candidates' metadata. Three steps:
    | compaction | no | no | no |
 
    A pending plan that is cancellable is no candidate: it yields. A write that executes a cancellable
-   plan yields itself, to all pending writes but cancellable ones (seed 002).
+   plan yields itself, to all pending writes but cancellable ones (cancellable plans).
 3. **Overlap** of the file groups touched; of buckets where the table has a bucket index, because two
    writers that create the same bucket give it different file ids.
 

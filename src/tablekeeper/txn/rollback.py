@@ -7,7 +7,7 @@ its plan and carried on. The plan names every file, because the commit metadata 
 
 A table service that did not complete goes back to requested, and its plan stays to be run again. That happens in one
 hold of the lock: whoever runs the plan anew must not meet the rest of a rollback. A mutable plan, and one that was
-called off, leaves the timeline instead.
+cancelled, leaves the timeline instead.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def rollback_approved(
 
     `also_files` go besides those that the target's metadata, its markers and an earlier plan name. With
     `removes_plan` a pending table service leaves the timeline altogether. `keeps_heartbeat`: the caller beats for the
-    target, and is about to carry its plan out. `CorruptTableError` if a pending target had completed and lost its
+    target, and is about to execute its plan. `CorruptTableError` if a pending target had completed and lost its
     completed file, unless it `is_wanted`: then somebody asked for the rollback of just this instant.
     """
     with environment.locked() as held:
@@ -200,7 +200,7 @@ def rollback_approved(
 
 
 def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, approve: Approval) -> Instant | None:
-    """Put the rollback of a pending instant on the timeline, to be carried out later by `rollback_approved`.
+    """Put the rollback of a pending instant on the timeline, to be executed later by `rollback_approved`.
 
     From here on nobody begins to execute the target. None if it is gone, completed, or not approved.
     """
@@ -243,7 +243,7 @@ def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -
     """Take rollbacks off the timeline that died before they had changed anything: their commits are still there, or
     not even their plans were written.
 
-    Until the commit is hidden a rollback does not let go of the lock. One that stays behind would be carried out by the
+    Until the commit is hidden a rollback does not let go of the lock. One that stays behind would be executed by the
     next writer of Java's, whatever has been built on the commit by then.
     """
     for rollback in timeline.pending:
@@ -264,7 +264,7 @@ def load_files_of(environment: TableEnvironment, target: Instant) -> frozenset[s
 
 
 def leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
-    """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was called off."""
+    """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was cancelled."""
     if not target.action.is_plan:
         return False
     if load_pending_outline(environment, target).flags.mutable:

@@ -1,4 +1,4 @@
-"""Carrying a clean out: files are deleted without the lock, the result is published under it.
+"""Executing a clean: files are deleted without the lock, the result is published under it.
 
 A clean that somebody left unfinished comes first, and deletes exactly what its plan says. Files go before the metadata
 table forgets them, and the clean completes last, so that whoever dies on the way leaves a clean that can be repeated
@@ -95,7 +95,7 @@ def finish_cleans(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> list[CleanResult]:
-    """Carry out the cleans that are on the timeline, whoever planned them, and plan none."""
+    """Execute the cleans that are on the timeline, whoever planned them, and plan none."""
     worker = _Worker(environment, settings, engine, progress or (lambda done, total: None))
     refuse_during_restore(environment, load_timeline(environment.storage, environment.config))
     return worker.finish_all()

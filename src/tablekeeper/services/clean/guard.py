@@ -1,4 +1,4 @@
-"""Who carries out a clean: one process at a time, by its heartbeat on the clean's instant.
+"""Who executes a clean: one process at a time, by its heartbeat on the clean's instant.
 
 Deletions can be repeated, so that a clean whose process died is simply taken over: nothing is rolled back. The look at
 the heartbeat and the start of one's own are one transaction.
@@ -22,7 +22,7 @@ __all__ = ["Taken", "begin_taken", "take_clean"]
 
 @dataclass(frozen=True)
 class Taken:
-    """A clean that is inflight and this process's to carry out, as long as the heartbeat lasts."""
+    """A clean that is inflight and this process's to execute, as long as the heartbeat lasts."""
 
     inflight: Instant
     plan: CleanPlan

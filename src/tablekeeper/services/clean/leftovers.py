@@ -1,4 +1,4 @@
-"""What a clean does before it plans: failed attempts of others are put right, lazily, as seed 000 has it.
+"""What a clean does before it plans: failed attempts of others are put right, lazily, as the heartbeat guard has it.
 
 Writes whose heartbeat has lapsed are rolled back. Without that a dead write would hold the retained window back for
 good, and its files would lie around uncounted.

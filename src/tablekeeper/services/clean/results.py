@@ -15,7 +15,7 @@ class CleanResult:
     """A clean that completed.
 
     `bytes` is None for a plan of Java's, which does not say. `finished_before` are cleans that others had left
-    unfinished and that were carried out first; `rolled_back` are writes that had died. `notes` tell what became of the
+    unfinished and that were executed first; `rolled_back` are writes that had died. `notes` tell what became of the
     metadata table's own compaction.
     """
 

@@ -27,7 +27,7 @@ class Clustering(StrategyService):
     """The service.
 
     `layout` goes into the plans that are made here, and fills in what the plans of others leave open. With `schema`,
-    the table's, a plan is not made with an order that could not be carried out.
+    the table's, a plan is not made with an order that could not be executed.
     """
 
     kind = ServiceKind.CLUSTERING

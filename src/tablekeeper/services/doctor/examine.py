@@ -95,7 +95,7 @@ def examine_table(environment: TableEnvironment, settings: DoctorSettings) -> Do
 def mend_table(
     environment: TableEnvironment, report: DoctorReport, settings: DoctorSettings, remedies: Remedies
 ) -> DoctorReport:
-    """Carry out the repairs of `report`, and look the table over again."""
+    """Execute the repairs of `report`, and look the table over again."""
     mended: list[Repair] = []
     failed: list[tuple[Repair, str]] = []
     refusal = None if settings.deletes_many else _too_much(environment, report)

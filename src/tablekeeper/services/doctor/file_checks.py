@@ -41,7 +41,7 @@ _OF_NOBODY = (
     "past them."
 )
 _OF_WAITING_PLAN = (
-    "its plan waits to be carried out: an earlier attempt left them. They become visible when the plan completes."
+    "its plan waits to be executed: an earlier attempt left them. They become visible when the plan completes."
 )
 
 

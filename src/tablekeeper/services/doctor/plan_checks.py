@@ -1,7 +1,7 @@
-"""What the plans of table services show: which wait, who is at work on which, and which nobody will carry out.
+"""What the plans of table services show: which wait, who is at work on which, and which nobody will execute.
 
 Only signs that nobody can be at work on a plan lead to a repair. An immutable plan is never taken away: its dead
-attempt is rolled back, so that whoever comes next can carry it out. Which other plans go, and when, is lazy clean's
+attempt is rolled back, so that whoever comes next can execute it. Which other plans go, and when, is lazy clean's
 decision (`services/plans/cancel.py`), with the same settings.
 """
 
@@ -35,7 +35,7 @@ def check_plans(view: TableView) -> Iterator[Finding]:
                 "unreadable-plan",
                 Severity.ERROR,
                 str(instant),
-                f"{error} Nobody can carry the plan out, and writers cannot tell what it is about.",
+                f"{error} Nobody can execute the plan, and writers cannot tell what it is about.",
                 "Bring the file back from a backup.",
             )
         else:
@@ -45,7 +45,7 @@ def check_plans(view: TableView) -> Iterator[Finding]:
 
 
 def check_cancel_requests(view: TableView) -> Iterator[Finding]:
-    """Requests to call a plan off that nobody waits for any more."""
+    """Requests to cancel a plan that nobody waits for any more."""
     pending = {plan.requested_at for plan in view.timeline.pending_plans}
     for request in view.cancel_requests:
         if request.instant in pending:
@@ -56,7 +56,7 @@ def check_cancel_requests(view: TableView) -> Iterator[Finding]:
             "cancel-request-without-plan",
             Severity.WARNING,
             request.instant.value,
-            f"A plan was called off{asked_by} ({request.reason}) and {became}; the request was left behind.",
+            f"A plan was cancelled{asked_by} ({request.reason}) and {became}; the request was left behind.",
             "It does no harm and can be removed.",
             repair=Repair(RepairKind.DELETE_CANCEL_REQUEST, request.instant.value),
         )
@@ -82,7 +82,7 @@ def check_cleans(view: TableView) -> Iterator[Finding]:
                 Severity.INFO,
                 str(clean),
                 f"A clean that was planned {age} ago and has no heartbeat: it waits, or Java is at work on it.",
-                "The next `tablekeeper clean PATH` carries it out.",
+                "The next `tablekeeper clean PATH` executes it.",
             )
         else:
             begun = "was begun and not finished" if clean.state is State.INFLIGHT else "nobody has begun"
@@ -102,7 +102,7 @@ def _describe(view: TableView, instant: Instant, plan: Plan) -> Finding:
     what = _what(view, instant, plan)
     request = next((each for each in view.cancel_requests if each.instant == requested_at), None)
     if view.heartbeats.is_active(requested_at):
-        stops = f" It was called off ({request.reason}), which the executor notices within seconds." if request else ""
+        stops = f" It was cancelled ({request.reason}), which the executor notices within seconds." if request else ""
         return Finding(
             "running-service",
             Severity.INFO,
@@ -115,7 +115,7 @@ def _describe(view: TableView, instant: Instant, plan: Plan) -> Finding:
     if reason and (instant.state is State.REQUESTED or view.is_abandoned(instant)):
         because = f"{reason}: {request.reason}" if request else reason
         return Finding(
-            "called-off-plan" if request else "abandoned-plan",
+            "cancelled-plan" if request else "abandoned-plan",
             Severity.WARNING,
             str(instant),
             f"{what}. It is to leave the timeline ({because}), and nobody has seen to that yet.",
@@ -134,7 +134,7 @@ def _waiting(view: TableView, instant: Instant, plan: Plan, what: str) -> Findin
         "planned-service",
         Severity.INFO,
         str(instant),
-        f"{what}; it waits to be carried out, and keeps {closed} out of its file groups.{died}",
+        f"{what}; it waits to be executed, and keeps {closed} out of its file groups.{died}",
         f"Run `tablekeeper {_command(instant)} PATH`, or `Table.execute`.{call_off}",
     )
 
@@ -143,12 +143,12 @@ def _stopped(view: TableView, instant: Instant, what: str) -> Finding:
     beat_s = view.heartbeats.ages.get(instant.requested_at)
     beat = "there is no heartbeat" if beat_s is None else f"the last heartbeat was {beat_s:.0f} s ago"
     is_abandoned = view.is_abandoned(instant)
-    again = f"`tablekeeper {_command(instant)} PATH` rolls the attempt back and carries the plan out anew."
+    again = f"`tablekeeper {_command(instant)} PATH` rolls the attempt back and executes the plan anew."
     return Finding(
         "stopped-service",
         Severity.WARNING,
         str(instant),
-        f"{what}; an attempt was begun, and {beat}. Readers see nothing of it, and the plan can be carried out again.",
+        f"{what}; an attempt was begun, and {beat}. Readers see nothing of it, and the plan can be executed again.",
         again
         if is_abandoned
         else f"Java beats for services only where several may write: if it is at work, wait. If it is gone, {again}",
@@ -177,8 +177,8 @@ def _check_inputs(view: TableView, instant: Instant, plan: Plan) -> Iterator[Fin
         "plan-without-inputs",
         Severity.ERROR,
         str(instant),
-        f"{len(missing)} of {len(inputs)} files that the plan is to read do not exist: it cannot be carried out.",
-        _cancel(instant.requested_at, "Call it off") if plan.flags.can_be_removed else firm,
+        f"{len(missing)} of {len(inputs)} files that the plan is to read do not exist: it cannot be executed.",
+        _cancel(instant.requested_at, "Cancel it") if plan.flags.can_be_removed else firm,
         paths=tuple(missing),
     )
 

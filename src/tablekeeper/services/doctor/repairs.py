@@ -50,7 +50,7 @@ class Remedies:
 
 
 def mend(environment: TableEnvironment, repair: Repair, settings: DoctorSettings, remedies: Remedies) -> None:
-    """Carry out one repair; nothing happens if it is not needed any more. Raises what keeps it from being done."""
+    """Execute one repair; nothing happens if it is not needed any more. Raises what keeps it from being done."""
     match repair.kind:
         case RepairKind.FINISH_CLEAN:
             remedies.finish_cleans(environment, settings.clean)
@@ -103,7 +103,7 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Re
 
     def approve(_: LockedEnvironment, timeline: Timeline, current: Instant) -> bool:
         if current in timeline.pending_plans and _is_alive(environment, current.requested_at):
-            raise TablekeeperError(f"{current} is being carried out anew: its executor finishes the rollback")
+            raise TablekeeperError(f"{current} is being executed anew: its executor finishes the rollback")
         return current.is_pending
 
     if plan is not None and plan.instant is not None:

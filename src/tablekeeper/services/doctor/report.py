@@ -41,7 +41,7 @@ class RepairKind(enum.Enum):
     DELETE_FILES = "delete the data files"
     DELETE_MARKERS = "delete the markers"
     DELETE_HEARTBEAT = "delete the heartbeat"
-    DELETE_CANCEL_REQUEST = "delete the request to call off"
+    DELETE_CANCEL_REQUEST = "delete the request to cancel"
     DELETE_LEFTOVERS = "delete the leftovers"
     COMPACT_METADATA_TABLE = "compact the metadata table"
     SWITCH_OFF_METADATA_TABLE = "switch the metadata table off"

@@ -249,7 +249,7 @@ def _pending_rollback(view: TableView, rollback: Instant) -> Finding:
             finding,
             kind="running-rollback",
             severity=Severity.INFO,
-            meaning=f"A rollback of {target}, which somebody is carrying out anew.",
+            meaning=f"A rollback of {target}, which somebody is executing anew.",
             advice="Nothing to do: the executor finishes the rollback before it begins.",
             repair=None,
         )

@@ -2,7 +2,7 @@
 
 Data files come before the timeline: whatever wrote a file is on the timeline by the time that is read. The timeline is
 read before the heartbeats and after them: a write that completed in between has taken its heartbeat away and is not
-dead, and one that began in between is left for the next examination. Requests to call plans off come before the
+dead, and one that began in between is left for the next examination. Requests to cancel plans come before the
 timeline too: the plan of each was there when it was made.
 """
 

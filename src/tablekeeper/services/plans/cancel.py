@@ -1,13 +1,13 @@
-"""Plans that are not carried out: called off by somebody, left behind by a dead executor, or too old (seeds 000, 002).
+"""Plans that are not executed: cancelled by somebody, left behind by a dead executor, or too old.
 
-Calling a plan off is durable: the request is written under the lock before anything else happens. A running executor
+Cancelling a plan is durable: the request is written under the lock before anything else happens. A running executor
 finds it within seconds and removes the plan itself; where nobody is at work, the caller does. An executor that
 committed before wins, and the caller is told.
 
 Lazy clean goes through the pending plans, one transaction each: it leaves those with an active heartbeat alone, and
-puts a rollback on the timeline for those that were called off, for mutable ones that are inflight, were rolled back
+puts a rollback on the timeline for those that were cancelled, for mutable ones that are inflight, were rolled back
 half way or are older than the rollback delay, and for cancellable ones that are older than it. A plan that was given an
-age of its own goes by that. From then on nobody begins to execute them. The rollbacks are carried out after that.
+age of its own goes by that. From then on nobody begins to execute them. The rollbacks are executed after that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """What became of a request to call a plan off.
+    """What became of a request to cancel a plan.
 
     `outcome` is "removed"; "completed" if the executor had committed before; or "requested" if it is still at work: it
     stops within seconds, and should it have died, the next clean removes the plan.
@@ -92,7 +92,7 @@ def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason
 
 
 def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettings) -> tuple[RequestedTime, ...]:
-    """Lazy clean: take plans off the timeline that were called off, and mutable ones that nobody carries out."""
+    """Lazy clean: take plans off the timeline that were cancelled, and mutable ones that nobody executes."""
     timeline = load_timeline(environment.storage, environment.config)
     _finish_removals(environment, timeline)
     return _remove(environment, [plan.requested_at for plan in timeline.pending_plans], settings)
@@ -108,20 +108,20 @@ def why_removed(
 ) -> str:
     """Why lazy clean takes a pending plan off that nobody is at work on; `""` if it leaves it alone. Pure."""
     if is_called_off:
-        return "called off"
+        return "cancelled"
     if flags.mutable and plan.state is State.INFLIGHT:
         return "an attempt failed, and the plan is mutable"
     delay_s = settings.rollback_delay_minutes * 60
     limit_s = delay_s if flags.cancel_after_s is None else flags.cancel_after_s
     if age_s < limit_s or not (flags.mutable or flags.cancellable):
         return ""
-    return f"{'mutable, and ' if flags.mutable else ''}not carried out within {limit_s} s"
+    return f"{'mutable, and ' if flags.mutable else ''}not executed within {limit_s} s"
 
 
 def _remove(
     environment: TableEnvironment, plans: Iterable[RequestedTime], settings: LifecycleSettings
 ) -> tuple[RequestedTime, ...]:
-    """Put the rollbacks of those that may go on the timeline, then carry them out; the plans that are gone."""
+    """Put the rollbacks of those that may go on the timeline, then execute them; the plans that are gone."""
     scheduled = []
     for instant in plans:
         rollback = schedule_rollback(

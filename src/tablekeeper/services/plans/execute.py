@@ -1,4 +1,4 @@
-"""The life of a plan after it was scheduled: guard, execute, commit, roll back. Once for all kinds of plans (seed 000).
+"""The life of a plan after it was scheduled: guard, execute, commit, roll back. Once for all kinds.
 
 Before anything else the executor passes the guard, in one transaction: if the plan has an active heartbeat, somebody
 is at work on it, and we stop; a mutable plan must not be inflight nor the target of a rollback either; then our
@@ -6,7 +6,7 @@ heartbeat starts. So at most one executor is at work on a plan, and nobody rolls
 
 An attempt that failed is rolled back: by the executor itself if it can, by the next one otherwise. An immutable plan
 stays and is executed again; a mutable one goes with its attempt. A cancellable plan that has to yield, and any plan
-that was called off, is removed: the wish is written down first, so that a death on the way is no way back (seed 002).
+that was cancelled, is removed: the wish is written down first, so that a death on the way is no way back.
 
 A process that slept through the end of its heartbeat finds out before it publishes a file (`AttemptGuard`), and at the
 latest under the lock of the commit.
@@ -65,7 +65,7 @@ _LOG = logging.getLogger(__name__)
 def execute_plan(
     request: WriteRequest, service: Service, instant: RequestedTime, settings: LifecycleSettings
 ) -> ServiceResult:
-    """Carry the plan out, or raise and leave the table as it was.
+    """Execute the plan, or raise and leave the table as it was.
 
     `PlanHeldError` if another process is at work on it. A plan that was completed already is no error: the result says
     so. `request` is a prepared write of the service's operation.
@@ -88,7 +88,7 @@ def find_plan(timeline: Timeline, instant: RequestedTime) -> tuple[Instant, Serv
     found = timeline.find(instant)
     if found is None:
         raise InvalidRequestError(
-            f"there is no plan {instant} on the timeline: it was called off or rolled back, or never there. "
+            f"there is no plan {instant} on the timeline: it was cancelled or rolled back, or never there. "
             "`Table.plans()` lists the plans there are."
         )
     kind = found.action.service
@@ -138,7 +138,7 @@ class _Entered:
 def _pass_guard(
     environment: TableEnvironment, service: Service, instant: RequestedTime, settings: LifecycleSettings
 ) -> _Entered | Instant:
-    """Seed 000: one transaction that lets at most one executor through. The plan's instant if it is completed."""
+    """The guard: one transaction that lets at most one executor through. The instant of a plan that is completed."""
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
         current, kind = find_plan(timeline, instant)
@@ -197,7 +197,7 @@ def _refuse_called_off(environment: TableEnvironment, current: Instant) -> None:
     request = load_cancel_request(environment.storage, current.requested_at)
     if request is not None:
         raise PlanCancelledError(
-            f"{current} was called off ({request.reason}) and is not executed. The next clean removes what is left.",
+            f"{current} was cancelled ({request.reason}) and is not executed. The next clean removes what is left.",
             instant=current.requested_at.value,
             reason=request.reason,
         )
@@ -355,9 +355,9 @@ def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseExcept
 
 
 def _is_lost(entered: _Entered, cause: BaseException) -> bool:
-    """Whether no later attempt at the plan can succeed: called off, beaten while cancellable, or its rows have changed.
+    """Whether no later attempt at the plan can succeed: cancelled, beaten while cancellable, or its rows have changed.
 
-    The last is for clustering, which has no right to the rows that a writer put into its file groups (seed 004).
+    The last is for clustering, which has no right to the rows that a writer put into its file groups (RFC-71).
     """
     if isinstance(cause, ConflictError):
         is_stale = entered.instant.action is Action.CLUSTERING and bool(cause.file_groups)

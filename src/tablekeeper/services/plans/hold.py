@@ -1,4 +1,4 @@
-"""Holding a plan for another program that executes it, and that does not pass the guard by itself (seed 000).
+"""Holding a plan for another program that executes it, and that does not pass the guard by itself.
 
 Java Hudi takes the guard for compactions, and executes clusterings and log compactions without one. It knows nothing of
 our flags and cancel requests either. Whoever lets it execute a plan therefore asks here first, and holds the plan with
@@ -26,18 +26,18 @@ _OWNER = "another-program"
 def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
     """Raise if another program must not execute this plan now.
 
-    `PlanHeldError` if somebody is at work on it, `PlanCancelledError` if it was called off, `UnsupportedFeatureError`
+    `PlanHeldError` if somebody is at work on it, `PlanCancelledError` if it was cancelled, `UnsupportedFeatureError`
     if it may have to yield: only our own executor looks for that before it commits.
     """
     if _load_flags(environment, plan).can_be_removed:
         raise UnsupportedFeatureError(
-            f"{plan} is a plan that can be called off, and only tablekeeper yields then. Execute it with an engine of "
+            f"{plan} is a plan that can be cancelled, and only tablekeeper yields then. Execute it with an engine of "
             "tablekeeper, or schedule a plan that is neither cancellable nor mutable."
         )
     request = load_cancel_request(environment.storage, plan.requested_at)
     if request is not None:
         raise PlanCancelledError(
-            f"{plan} was called off ({request.reason}) and is not executed.",
+            f"{plan} was cancelled ({request.reason}) and is not executed.",
             instant=plan.requested_at.value,
             reason=request.reason,
         )

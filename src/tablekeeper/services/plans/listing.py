@@ -60,7 +60,7 @@ class PendingPlanView:
             name for name, is_so in (("mutable", self.flags.mutable), ("cancellable", self.flags.cancellable)) if is_so
         )
         held = f", {self.owner or 'somebody'} at work, {self.heartbeat_age_s:.0f} s ago" if self.is_held else ""
-        off = f", called off: {self.called_off}" if self.called_off else ""
+        off = f", cancelled: {self.called_off}" if self.called_off else ""
         return (
             f"{self.instant}  {self.service} {self.state}{f' ({kind})' if kind else ''}, {self.age_s:.0f} s old, "
             f"{self.file_groups} file groups, {self.bytes:,} bytes{held}{off}"

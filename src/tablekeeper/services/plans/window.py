@@ -1,6 +1,6 @@
 """Which partitions a plan has to look into: those touched since the last plan of the service, and those it left open.
 
-Seed 003, once for compaction, log compaction and clustering. The window of a new plan begins with the requested time of
+RFC-83, once for compaction, log compaction and clustering. The window of a new plan begins with the requested time of
 the last completed plan of the same service, and takes every instant that completed since. The last one is that with the
 greatest requested time: whatever completed before it, it saw; what it saw and did not take, it recorded as missing.
 

@@ -1,4 +1,4 @@
-"""Seed 000: one executor a plan. Its scenario tables, for compaction, log compaction and clustering.
+"""The heartbeat guard: one executor a plan. Its scenario tables, for compaction, log compaction and clustering.
 
 Immutable plans, scenarios A to C; mutable plans, A to E. Two processes each, stopped at every storage call: every
 schedule in which one is interrupted once, at any call, is run, and a sample of those in which both are interrupted

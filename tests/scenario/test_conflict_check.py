@@ -1,4 +1,4 @@
-"""Seed 004, conflict detection: the candidate figure, the pending matrix, the compaction anomaly, overlap.
+"""RFC-71, conflict detection: the candidate figure, the pending matrix, the compaction anomaly, overlap.
 
 Times are small numbers: this write starts at 50 and wants to commit at 90.
 """

@@ -1,6 +1,6 @@
-"""Seed 002: cancellable plans yield to ingestion, can be called off, and are cleaned up.
+"""Cancellable plans: they yield to ingestion, can be cancelled, and are cleaned up.
 
-With seed 004's compaction anomaly, t0 to t3, told from end to end: with a plan that is carried out, and with one that
+With RFC-71's compaction anomaly, t0 to t3, told from end to end: with a plan that is executed, and with one that
 is given up after writers have put logs on top of it.
 """
 
@@ -316,14 +316,14 @@ def _calls_of_execution(world: World, plan: ScheduledPlan) -> list[tuple[str, st
     return list(watched.calls)
 
 
-@pytest.mark.parametrize("ending", ["carried out", "given up", "called off"])
+@pytest.mark.parametrize("ending", ["executed", "given up", "cancelled"])
 def test_the_compaction_anomaly_loses_no_row_and_leaves_no_dirty_log(world: World, ending: str) -> None:
-    """Seed 004, t0 to t3: a write at t1 does not see the plan of t2 and completes after it; one at t3 sees it.
+    """RFC-71, t0 to t3: a write at t1 does not see the plan of t2 and completes after it; one at t3 sees it.
 
     Logs are told apart by completion time here, not by a base instant in their names, so that both writes' logs lie on
     top of whatever the plan comes to.
     """
-    cancellable = ending != "carried out"
+    cancellable = ending != "executed"
     plans: list[ScheduledPlan] = []
 
     def schedule_and_write() -> None:
@@ -340,7 +340,7 @@ def test_the_compaction_anomaly_loses_no_row_and_leaves_no_dirty_log(world: Worl
     expected = [("a", "sf", 30, 30.0), ("b", "sf", 1, 1.0), ("c", "la", 10, 10.0)]
     assert world.rows() == expected
     (plan,) = plans
-    if ending == "carried out":
+    if ending == "executed":
         assert world.table.execute(plan).outcome == "completed"
     elif ending == "given up":
         with pytest.raises(ConflictError):
@@ -356,7 +356,7 @@ def test_the_compaction_anomaly_loses_no_row_and_leaves_no_dirty_log(world: Worl
 
 
 def test_a_write_that_allows_updates_goes_before_a_clustering(world: World) -> None:
-    """Seed 004: with the update-allowing strategy the writer commits, and the clustering is rolled back."""
+    """RFC-71: with the update-allowing strategy the writer commits, and the clustering is rolled back."""
     allow = {"hoodie.clustering.updates.strategy": "SparkAllowUpdateStrategy"}
     plan = world.schedule("clustering", cancellable=False)
     runtime = one_thread_runtime(world.clock, process=70)

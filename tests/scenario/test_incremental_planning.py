@@ -1,4 +1,4 @@
-"""Seed 003, incremental planning: the window, the worked example T0 to T11, what is missing, and when all is listed.
+"""RFC-83, incremental planning: the window, the worked example T0 to T11, what is missing, and when all is listed.
 
 Times are seconds of one day: T3 is the third second. The timeline and the plans are real, the data files are empty.
 """

@@ -1,4 +1,4 @@
-"""Seed 004 at the door: what a transaction records, whom it asks, how it ends, and that there is one door for all."""
+"""RFC-71 at the door: what a transaction records, whom it asks, how it ends, and that there is one door for all."""
 
 from __future__ import annotations
 
