@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 
 import tablekeeper as tk
-from tablekeeper.txn import commit
+from tablekeeper.txn import publish
 from tablekeeper.write import operation
 
 __all__ = ["EXIT_STATUS", "main"]
@@ -24,7 +24,7 @@ EXIT_STATUS = 42
 
 def main(path: str, rows: str, options: str, moment: str) -> None:
     """Upsert, and die when all files are written; `before_publish` is after the metadata table was written to."""
-    places = {"before_commit": (operation, "finish_write"), "before_publish": (commit, "complete_instant")}
+    places = {"before_commit": (operation, "finish_write"), "before_publish": (publish, "complete_instant")}
     with patch.object(*places[moment], _die):
         tk.Table.open(path, engine="local", options=json.loads(options)).upsert(pq.read_table(rows))
 

@@ -9,11 +9,11 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.errors import ConflictError, InvalidRequestError
-from tablekeeper.model import Action, CommitMetadata, Instant, RequestedTime
+from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.timeline import create_requested, load_newest_time, start_inflight
-from tablekeeper.txn import commit
 from tablekeeper.txn.candidates import load_touched
 from tablekeeper.txn.environment import time_after
+from tablekeeper.txn.publish import Publication, Published
 from tests.support.crew import TO_THE_END, Crew, calls_before
 from tests.support.meanwhile import writes_data
 from tests.support.recovery_world import FIRST, World
@@ -89,14 +89,14 @@ def test_a_pending_write_without_metadata_touches_nothing_and_disturbs_nobody(wo
 
 def test_every_operation_is_published_by_the_same_piece_of_code(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     published: list[Instant] = []
-    publish = commit._publish
+    complete = Publication.complete
 
-    def watched(*arguments: Any, **named: Any) -> Instant:
-        assert isinstance(arguments[2], CommitMetadata)
-        published.append(publish(*arguments, **named))
-        return published[-1]
+    def watched(self: Publication, content: bytes) -> Published:
+        done = complete(self, content)
+        published.append(done.instant)
+        return done
 
-    monkeypatch.setattr(commit, "_publish", watched)
+    monkeypatch.setattr(Publication, "complete", watched)
     rows = trips(("a", "sf", 3, 3.0), ("d", "la", 3, 3.0))
     operations: list[Callable[[tk.Table], Any]] = [
         lambda table: table.insert(trips(("x", "sf", 1, 1.0))),
@@ -110,13 +110,20 @@ def test_every_operation_is_published_by_the_same_piece_of_code(world: World, mo
         lambda table: table.insert_overwrite(trips(("z", "la", 1, 1.0))),
         lambda table: table.delete_partitions(["la"]),
         lambda table: table.insert_overwrite_table(trips(("q", "ny", 1, 1.0))),
+        lambda table: table.clean(keep_commits=1),
+        lambda table: table.savepoint(),
     ]
     for number, operate in enumerate(operations, start=1):
         world.clock.advance(10)
         assert operate(world.table) is not None
         assert len(published) == number
-    written = [i for i in world.timeline.completed_writes if i.requested_at >= published[0].requested_at]
-    assert [i.requested_at for i in written] == [i.requested_at for i in published]
+    # A savepoint has the time of the commit that it protects.
+    completed = {i for i in world.timeline.completed if i.requested_at >= published[0].requested_at}
+    assert completed == set(published)
+    saved = world.table.savepoints()[0].instant
+    world.upsert(rows)
+    world.table.restore(saved)
+    assert [i.action for i in published[len(operations) :]] == [Action.DELTA_COMMIT, Action.ROLLBACK, Action.RESTORE]
 
 
 def test_there_is_no_switch_for_committing_by_hand(world: World) -> None:

@@ -7,8 +7,8 @@ scopes a task notices that itself and takes its file back; if it dies before it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, BinaryIO
+from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -25,6 +25,7 @@ from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_insta
 from tablekeeper.write.prepare import load_environment
 from tests.support.damage import as_written_to
 from tests.support.recovery_world import LAPSED_S, World, worlds
+from tests.support.scopeless import ScopelessStorage
 from tests.support.sleeper import LateAttempts, RepeatingEngine, SleeperStorage
 from tests.support.step_faults import OneThread, ProcessDied, StepStorage
 from tests.support.table_builder import trips
@@ -41,52 +42,11 @@ def make() -> Iterator[Callable[..., World]]:
         yield new
 
 
-class ObjectStorage:
-    """A store as object stores are: scopes are passed over."""
-
-    def __init__(self, storage: Any) -> None:
-        self._storage = storage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._storage, name)
-
-    has_scopes = False
-
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
-        """There is no such thing here."""
-
-    def fence(self, target: str, *, scope: str | None = None) -> None:
-        """There is no such thing here."""
-
-    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
-        self._storage.put(path, data)
-
-    def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
-        return bool(self._storage.put_if_absent(path, data))
-
-    def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
-        found: str | None = self._storage.replace(path, data, version=version)
-        return found
-
-    def delete(self, path: str, *, scope: str | None = None) -> None:
-        self._storage.delete(path)
-
-    def delete_many(self, paths: Any, *, scope: str | None = None) -> None:
-        self._storage.delete_many(paths)
-
-    def delete_tree(self, prefix: str, *, scope: str | None = None) -> None:
-        self._storage.delete_tree(prefix)
-
-    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
-        output: AbstractContextManager[BinaryIO] = self._storage.open_output(path)
-        return output
-
-
 def open_table(world: World, *, late: LateAttempts | None = None) -> tk.Table:
     """The table as one process has it on an object store; with `late`, on an engine that runs every task twice."""
     runtime = world.new_runtime()
     assert isinstance(runtime.threads, OneThread)
-    memory = ObjectStorage(MemoryStorage(f"memory://{world.name}/table", runtime=runtime))
+    memory = ScopelessStorage(MemoryStorage(f"memory://{world.name}/table", runtime=runtime))
     options = Options(OPTIONS)
     if late is None:
         return tk.Table(StepStorage(memory), world.table._engine, options, runtime=runtime)
@@ -316,7 +276,7 @@ def test_a_writer_that_was_rolled_back_and_publishes_late_adds_nothing(make: Cal
         open_table(world).upsert(trips(("b", "sf", 3, 3.0)))
 
     runtime = world.new_runtime()
-    memory = ObjectStorage(MemoryStorage(f"memory://{world.name}/table", runtime=runtime))
+    memory = ScopelessStorage(MemoryStorage(f"memory://{world.name}/table", runtime=runtime))
     storage = LateStorage(memory, meanwhile=others, dies=dies)
     table = tk.Table(storage, world.table._engine, Options(OPTIONS), runtime=runtime)
     with pytest.raises(ProcessDied if dies else FencedError):

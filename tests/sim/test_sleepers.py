@@ -8,6 +8,7 @@ the sleeper does then, and wherever it slept,
 - no instant has two completed files, and listing and metadata table agree;
 - a clean and the doctor leave nothing pending and no stray file.
 
+Naps alternate between a store that keeps late changes out and one that cannot, as object stores are.
 The engine runs every task once, or twice with the attempt that does not count coming in late: while others act, or
 after everything is over. By default a part of the calls is tried, always the same one and always the one that
 publishes the commit; TABLEKEEPER_ALL_SLEEPS=1 tries all, before and after each call.
@@ -29,7 +30,7 @@ from tests.support.step_faults import WRITES
 __all__: list[str] = []
 
 ALL = os.environ.get("TABLEKEEPER_ALL_SLEEPS") == "1"
-STRIDE = 11
+STRIDE = 12
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,7 +75,12 @@ def test_a_sleeper_never_hurts(name: str, repeats: bool) -> None:
     assert undisturbed.outcome == "success"
     chosen = naps(f"{name} {repeats}", undisturbed.calls)
     assert chosen
-    for nap in chosen:
-        trial = try_sleeper(name, nap, repeats=repeats, early=nap.step % 3 == 0)
-        where = " ".join(undisturbed.calls[nap.step - 1])
-        assert trial.faults == [], f"{name}: {nap}, {where}; the sleeper: {trial.outcome}; the others: {trial.log}"
+    on_objects = try_sleeper(name, None, repeats=repeats, has_scopes=False)
+    assert on_objects.faults == []
+    for number, nap in enumerate(chosen):
+        for has_scopes in (True, False) if ALL else ((number + repeats) % 2 == 0,):
+            trial = try_sleeper(name, nap, repeats=repeats, early=nap.step % 3 == 0, has_scopes=has_scopes)
+            calls = (undisturbed if has_scopes else on_objects).calls
+            where = " ".join(calls[min(nap.step, len(calls)) - 1])
+            store = "" if has_scopes else ", on a store without scopes"
+            assert trial.faults == [], f"{name}: {nap}, {where}{store}; {trial.outcome}; the others: {trial.log}"

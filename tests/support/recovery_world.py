@@ -29,6 +29,7 @@ from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.write import operation
 from tests.support.fake_runtime import FakeClock
 from tests.support.metadata_builder import MetadataBuilder
+from tests.support.scopeless import ScopelessStorage
 from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime
 from tests.support.table_builder import TRIPS, rows_of, trips
 
@@ -60,6 +61,7 @@ class World:
         self, *, table_type: str = "cow", metadata: bool = False, options: Mapping[str, str] | None = None
     ) -> None:
         self.name = f"recovery-{next(_NAMES)}"
+        self.has_scopes = True
         self.clock = FakeClock(_START_MS)
         self._processes = itertools.count(1)
         tk.Table.create(
@@ -83,11 +85,17 @@ class World:
     @property
     def storage(self) -> Storage:
         runtime = one_thread_runtime(self.clock, process=next(self._processes))
-        return MemoryStorage(f"memory://{self.name}/table", runtime=runtime)
+        return self.open_store(runtime)
 
-    def copy(self) -> World:
+    def open_store(self, runtime: Runtime) -> Storage:
+        """The store as the process of this runtime has it."""
+        store = MemoryStorage(f"memory://{self.name}/table", runtime=runtime)
+        return store if self.has_scopes else ScopelessStorage(store).as_storage
+
+    def copy(self, *, has_scopes: bool = True) -> World:
         """The same table elsewhere, at the same moment."""
         other = object.__new__(World)
+        other.has_scopes = has_scopes
         other.name = f"recovery-{next(_NAMES)}"
         other.clock = FakeClock(self.clock.now_ms())
         other._processes = itertools.count(1_000)
@@ -102,7 +110,7 @@ class World:
     def client(self, point: FaultPoint | None = None) -> tuple[tk.Table, StepStorage, OneThread]:
         """The table as one process has it, with its store and its threads."""
         runtime = self.new_runtime()
-        storage = StepStorage(MemoryStorage(f"memory://{self.name}/table", runtime=runtime), point)
+        storage = StepStorage(self.open_store(runtime), point)
         options = Options(None).merged_over(load_writer_options(self.storage))
         table = tk.Table(storage, LocalEngine(threads=1, runtime=runtime), options, runtime=runtime)
         assert isinstance(runtime.threads, OneThread)

@@ -22,9 +22,11 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
-from tablekeeper.model import Operation
-from tablekeeper.storage import MemoryStorage
+from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, load_metadata_timeline, metadata_config
+from tablekeeper.model import Action, Operation
 from tablekeeper.table.writer_options import load_writer_options
+from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.properties_file import change_properties
 from tests.support.recovery_world import World
 from tests.support.sleeper import ASLEEP_S, LateAttempts, Nap, RepeatingEngine, SleeperStorage
@@ -53,14 +55,16 @@ class Trial:
     outcome: str = ""
 
 
-def try_sleeper(name: str, nap: Nap | None, *, repeats: bool = False, early: bool = False) -> Trial:
-    """Let the process of this case sleep at `nap`.
+def try_sleeper(
+    name: str, nap: Nap | None, *, repeats: bool = False, early: bool = False, has_scopes: bool = True
+) -> Trial:
+    """Let the process of this case sleep at `nap`; on a store that is as object stores are if not `has_scopes`.
 
     `repeats`: its engine runs tasks twice, and the attempts that do not count end when it has ended, or, if
     `early`, while it sleeps.
     """
     case, start = CASES[name], prepare(name)
-    world, trial = start.world.copy(), Trial()
+    world, trial = start.world.copy(has_scopes=has_scopes), Trial()
     try:
         if name == "clean_dead_write":
             world.clock.advance(600)
@@ -86,7 +90,7 @@ def _sleeper(
 ) -> tuple[tk.Table, SleeperStorage]:
     runtime = world.new_runtime()
     assert isinstance(runtime.threads, OneThread)
-    store = MemoryStorage(f"memory://{world.name}/table", runtime=runtime)
+    store = world.open_store(runtime)
     storage = SleeperStorage(store, threads=runtime.threads, clock=world.clock, nap=nap, meanwhile=meanwhile, late=late)
     options = Options(None).merged_over(load_writer_options(world.storage))
     engine = LocalEngine(threads=1, runtime=runtime) if late is None else RepeatingEngine(runtime=runtime, late=late)
@@ -226,8 +230,25 @@ def _completed_twice(world: World) -> list[str]:
 def _strays(world: World) -> list[str]:
     known = {stat.path for _, metadata in load_past(world.table).commits for stat in metadata.stats}
     faults = [f"{path} belongs to no commit" for path in sorted(world.data_files() - known)]
+    if world.table.config.has_metadata_table:
+        faults += _metadata_strays(world)
     try:
         world.refuse_stale_metadata_table()
     except AssertionError as error:
         faults.append(f"the metadata table does not list what is there: {error}")
     return faults
+
+
+def _metadata_strays(world: World) -> list[str]:
+    """What no commit of the metadata table stands for: it would count as committed one day."""
+    config = world.table.config
+    timeline = load_metadata_timeline(world.storage, config)
+    archived = load_history(world.storage, metadata_config(config), with_contents=False)
+    known = {i.requested_at.value for i in timeline} | {each.instant.requested_at.value for each in archived}
+    logs = [(file.path, decode_log_name(file.name)) for file in world.storage.walk(METADATA_DIRECTORY)]
+    # The next compaction of the metadata table removes its unfinished attempts.
+    pending = [i for i in timeline.pending if i.action is not Action.COMPACTION]
+    return [
+        *(f"{instant} of the metadata table is pending" for instant in pending),
+        *(f"{path} belongs to no instant" for path, name in logs if name is not None and name.instant not in known),
+    ]

@@ -420,7 +420,8 @@ def _is_ours(environment: OpenTable, own: TableConfig, pending: Instant) -> bool
     try:
         content = load_content(environment.storage, own, requested)
     except NotFoundError:
-        return False
+        # The rest of an attempt that others removed while its process slept. Nobody could go on with it.
+        return pending.state is State.INFLIGHT
     plan = decode_compaction_plan(content, file=instant_path(own, requested))
     return _OURS in plan.extra_metadata
 

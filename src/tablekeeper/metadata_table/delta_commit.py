@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tablekeeper.config.table_config import TableConfig
+from tablekeeper.errors import FencedError
 from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.log_names import decode_log_name, encode_log_name
@@ -53,6 +54,7 @@ from tablekeeper.timeline import (
     complete_instant,
     create_requested,
     following_time,
+    load_instant_files,
     remove_instant_files,
     start_inflight,
 )
@@ -62,6 +64,7 @@ __all__ = [
     "load_listed_files",
     "remove_metadata_update",
     "rollback_metadata_update",
+    "withdraw_late_update",
     "write_metadata_update",
 ]
 
@@ -134,6 +137,24 @@ def remove_metadata_update(storage: Storage, config: TableConfig, *, target: Req
     _remove(storage, config, target, listings=listings.values(), timeline=timeline)
 
 
+def withdraw_late_update(
+    storage: Storage, config: TableConfig, *, target: RequestedTime, is_completed: bool, runtime: Runtime
+) -> None:
+    """Remove what a process put into the delta commit of `target` after it had lost the lock. Under the lock anew.
+
+    While the action is not completed no delta commit of it counts. Once it is, that of whoever completed it stands:
+    the last one, because completion times increase.
+    """
+    if not is_completed:
+        remove_metadata_update(storage, config, target=target, runtime=runtime)
+        return
+    own = metadata_config(config)
+    found = [i for i in load_instant_files(storage, own) if i.requested_at == target]
+    completed = sorted((i for i in found if i.is_completed), key=lambda i: i.completed_at or CompletionTime(""))
+    pending = sorted((i for i in found if i.is_pending), key=lambda i: i.state is State.REQUESTED)
+    remove_instant_files(storage, own, *(completed[:-1] if completed else pending))
+
+
 def load_listed_files(
     storage: Storage, config: TableConfig, names: Mapping[str, Iterable[str]], *, runtime: Runtime
 ) -> dict[str, frozenset[str]]:
@@ -182,7 +203,9 @@ def _write_log(
     name = encode_log_name(file_id=group.file_id, instant=instant.value, version=_LOG_VERSION, write_token=_ONLY_WRITER)
     path = join_path(group.partition, name)
     data = encode_metadata_log(records, instant=instant.value, created_ms=created_ms)
-    storage.put(join_path(METADATA_DIRECTORY, path), data)
+    # Never over a file that is there: the next process to hold the lock may have put it there by now.
+    if not storage.put_if_absent(join_path(METADATA_DIRECTORY, path), data):
+        raise FencedError(f"{path} of the metadata table exists already: another process is writing it; retry.")
     return WriteStat(
         group=group,
         path=path,

@@ -18,6 +18,7 @@ from tablekeeper.timeline.timeline import Timeline
 from tablekeeper.timeline.transition import (
     complete_instant,
     create_requested,
+    publish_again,
     remove_instant_files,
     start_inflight,
     unpublish_instant,
@@ -38,6 +39,7 @@ __all__ = [
     "load_timeline",
     "load_written_paths",
     "parse_time",
+    "publish_again",
     "remove_instant_files",
     "start_inflight",
     "time_bounds",

@@ -19,6 +19,7 @@ __all__ = [
     "complete_instant",
     "create_requested",
     "create_timeline_directory",
+    "publish_again",
     "remove_archived_files",
     "remove_instant_files",
     "start_inflight",
@@ -93,6 +94,11 @@ def unpublish_instant(
         storage.put_if_absent(instant_path(config, Instant(completed.requested_at, action, state)), b"")
     remove_instant_files(storage, config, *(i for i in mine if i.is_completed))
     return Instant(completed.requested_at, action, State.INFLIGHT)
+
+
+def publish_again(storage: Storage, config: TableConfig, completed: Instant, *, content: bytes) -> None:
+    """Bring back a completed state that `unpublish_instant` took away. The caller holds the table lock."""
+    storage.put_if_absent(instant_path(config, completed), content)
 
 
 def remove_instant_files(storage: Storage, config: TableConfig, *instants: Instant) -> None:

@@ -15,16 +15,14 @@ from tablekeeper.timeline import Timeline
 from tablekeeper.txn.cancel_requests import load_cancel_request, load_cancelled_instants
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import load_heartbeats
-from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
+from tablekeeper.txn.rollback import rollback_approved
 
 __all__ = ["remove_cancelled_plans"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def remove_cancelled_plans(
-    environment: TableEnvironment, timeline: Timeline, *, before_publish: BeforeRollback
-) -> tuple[RequestedTime, ...]:
+def remove_cancelled_plans(environment: TableEnvironment, timeline: Timeline) -> tuple[RequestedTime, ...]:
     """Remove the plans of `timeline` that are to be cancelled and that no executor holds; which they were.
 
     What fails is logged and left to the next one: the caller has other work to do.
@@ -33,10 +31,10 @@ def remove_cancelled_plans(
     if not pending:
         return ()
     wanted = load_cancelled_instants(environment.storage).intersection(pending)
-    return tuple(plan for plan in sorted(wanted) if _remove(environment, plan, before_publish))
+    return tuple(plan for plan in sorted(wanted) if _remove(environment, plan))
 
 
-def _remove(environment: TableEnvironment, plan: RequestedTime, before_publish: BeforeRollback) -> bool:
+def _remove(environment: TableEnvironment, plan: RequestedTime) -> bool:
     def may_go(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         if current.is_completed or load_cancel_request(environment.storage, plan) is None:
             return False
@@ -46,7 +44,7 @@ def _remove(environment: TableEnvironment, plan: RequestedTime, before_publish: 
         return not heartbeats.is_active(plan)
 
     try:
-        removed = rollback_approved(environment, plan, approve=may_go, before_publish=before_publish, removes_plan=True)
+        removed = rollback_approved(environment, plan, approve=may_go, removes_plan=True)
     except TablekeeperError as error:
         _LOG.warning("cancelled plan %s could not be removed and is left to the next clean: %s", plan, error)
         return False

@@ -13,12 +13,14 @@ touch, which they do when they go inflight, and it waits for that without the lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tablekeeper.errors import ConflictError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
+from tablekeeper.format.metadata_records import ColumnRange
+from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import (
     Action,
     CommitMetadata,
@@ -32,7 +34,6 @@ from tablekeeper.model import (
 )
 from tablekeeper.timeline import (
     Timeline,
-    complete_instant,
     create_requested,
     load_newest_time,
     load_timeline,
@@ -43,11 +44,11 @@ from tablekeeper.timeline.history import load_history
 from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
 from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
-from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time, time_after
+from tablekeeper.txn.environment import TableEnvironment, time_after
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
-from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import Marker, delete_markers, load_markers
+from tablekeeper.txn.publish import CommitUpdate, Publication
 from tablekeeper.txn.rivals import NothingUnseen, Rivals, Unseen
 
 _LOG = logging.getLogger(__name__)
@@ -78,10 +79,11 @@ class OpenWrite:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A write that readers see. `lock_held_s` is how long the commit kept others out."""
+    """A write that readers see. `lock_held_s` is how long the commit kept others out; `notes` are for its writer."""
 
     instant: Instant
     lock_held_s: float
+    notes: tuple[str, ...] = ()
 
 
 def begin_write(
@@ -159,18 +161,18 @@ def commit_write(
     write: OpenWrite,
     metadata: CommitMetadata,
     *,
-    before_publish: Callable[[LockedEnvironment, CompletionTime], None],
+    policy: MetadataPolicy,
+    known_ranges: Mapping[str, Sequence[ColumnRange]],
     unseen: Unseen | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
     refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
-    `before_publish` runs under the lock, with a completion time that is earlier than this write's own; it is where the
-    metadata table is written. `settle` gives the metadata to publish on the timeline just loaded: the last word on
-    what depends on other commits. `refuse` raises, under the lock and on that timeline, if the write has become
-    unwanted. Files of others that `unseen` wants to look into are looked into without the lock, except for those that
-    came in while it was doing so the last time.
+    `policy` and `known_ranges` are for the metadata table. `settle` gives the metadata to publish on the timeline just
+    loaded: the last word on what depends on other commits. `refuse` raises, under the lock and on that timeline, if the
+    write has become unwanted. Files of others that `unseen` wants to look into are looked into without the lock, except
+    for those that came in while it was doing so the last time.
     """
     rivals: Rivals | None = None
     waited = _Patience(environment, write)
@@ -192,14 +194,16 @@ def commit_write(
             if not unannounced and (not news or not rounds_left):
                 rivals.refuse_unseen(news)
                 settled = settle(metadata, timeline)
-                instant = _publish(held, write, settled, timeline, before_publish=before_publish)
+                publication = Publication(held, write.inflight, known=timeline, check=write.heartbeat.check)
+                notes = publication.update_metadata_table(CommitUpdate(policy, settled, known_ranges))
+                instant = publication.complete(encode_commit_metadata(settled)).instant
                 break
         rounds_left = max(0, rounds_left - 1)
         rivals.refuse_unseen(news)
         waited.pause(unannounced)
     write.heartbeat.stop(is_completed=True)
     _discard_markers(environment, write, metadata)
-    return Committed(instant, held.lease.held_s)
+    return Committed(instant, held.lease.held_s, notes)
 
 
 def _with_archived(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> Timeline:
@@ -283,30 +287,6 @@ class _Patience:
                 file_groups=(),
             )
         self._clock.sleep(_ANNOUNCEMENT_PAUSE_S)
-
-
-def _publish(
-    held: LockedEnvironment,
-    write: OpenWrite,
-    metadata: CommitMetadata,
-    timeline: Timeline,
-    *,
-    before_publish: Callable[[LockedEnvironment, CompletionTime], None],
-) -> Instant:
-    first = next_time(held, timeline)
-    before_publish(held, CompletionTime(first))
-    completed_at = CompletionTime(next_time(held, timeline, after=first))
-    write.heartbeat.check()
-    held.lease.check()
-    completed = complete_instant(
-        held.storage,
-        held.config,
-        write.inflight,
-        completed_at=completed_at,
-        content=encode_commit_metadata(metadata),
-    )
-    confirm_completed(held, completed, known=timeline)
-    return completed
 
 
 def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> None:

@@ -23,10 +23,9 @@ from tablekeeper.format.plans import (
     encode_restore_metadata,
     encode_restore_plan,
 )
-from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.timeline import (
     Timeline,
-    complete_instant,
     create_requested,
     instant_path,
     load_content,
@@ -34,8 +33,8 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
-from tablekeeper.txn.last_look import confirm_completed
-from tablekeeper.txn.rollback import BeforeRollback, rollback_approved
+from tablekeeper.txn.publish import Publication
+from tablekeeper.txn.rollback import rollback_approved
 
 __all__ = ["Restored", "execute_restore", "load_restore_plan", "plan_restore"]
 
@@ -72,7 +71,6 @@ def execute_restore(
     commit: RequestedTime,
     *,
     approve: Callable[[LockedEnvironment, Timeline], Instant],
-    before_publish: BeforeRollback,
 ) -> Restored:
     """Restore to the savepoint of `commit`, or carry on a restore to it that died.
 
@@ -97,7 +95,7 @@ def execute_restore(
             held.lease.check()
             restore = start_inflight(held.storage, config, restore)
     started_ms = environment.runtime.clock.now_ms()
-    rollbacks = _roll_back_all(environment, plan, commit, before_publish)
+    rollbacks = _roll_back_all(environment, plan, commit)
     with environment.locked() as held:
         timeline = load_timeline(held.storage, config)
         mine = timeline.find(restore.requested_at)
@@ -109,11 +107,8 @@ def execute_restore(
                 rollbacks={key: (metadata,) for key, (metadata, _) in rollbacks.items()},
                 instants=plan.instants,
             )
-            held.lease.check()
-            completed_at = CompletionTime(next_time(held, timeline))
-            content = encode_restore_metadata(metadata)
-            restore = complete_instant(held.storage, config, restore, completed_at=completed_at, content=content)
-            confirm_completed(held, restore, known=timeline)
+            publication = Publication(held, restore, known=timeline)
+            restore = publication.complete(encode_restore_metadata(metadata)).instant
     return Restored(restore, plan.instants, tuple(file for _, files in rollbacks.values() for file in files))
 
 
@@ -147,7 +142,7 @@ def _find_pending(
 
 
 def _roll_back_all(
-    environment: TableEnvironment, plan: RestorePlan, commit: RequestedTime, before_publish: BeforeRollback
+    environment: TableEnvironment, plan: RestorePlan, commit: RequestedTime
 ) -> dict[str, tuple[RollbackMetadata, Sequence[str]]]:
     """Roll back what is left of the plan. Nothing is asked any more: the plan was approved."""
     done: dict[str, tuple[RollbackMetadata, Sequence[str]]] = {}
@@ -157,7 +152,6 @@ def _roll_back_all(
             environment,
             target,
             approve=lambda _, __, current: current.action.writes_data,
-            before_publish=before_publish,
             removes_plan=target > commit,
             is_wanted=True,
         )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tablekeeper.config.concurrency_settings import FailedWrites
-from tablekeeper.errors import CommitOutcomeUnknownError
+from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, StorageError
 from tablekeeper.format.plans import (
     InstantInfo,
     RollbackMetadata,
@@ -29,14 +29,15 @@ from tablekeeper.format.plans import (
     encode_rollback_plan,
 )
 from tablekeeper.metadata_table.update import take_back_update
-from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State, join_path
+from tablekeeper.model import Action, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import (
     Timeline,
-    complete_instant,
     create_requested,
+    load_content,
     load_timeline,
     load_written_paths,
+    publish_again,
     remove_instant_files,
     start_inflight,
     unpublish_instant,
@@ -48,14 +49,13 @@ from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
-from tablekeeper.txn.last_look import confirm_completed
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.markers import delete_markers, load_markers
+from tablekeeper.txn.publish import Publication, RollbackUpdate
 
 __all__ = [
     "Approval",
-    "BeforeRollback",
     "RolledBack",
     "failed_writes",
     "leaves_with_attempt",
@@ -82,9 +82,6 @@ class RolledBack:
     metadata: RollbackMetadata | None = None
 
 
-BeforeRollback = Callable[[LockedEnvironment, RolledBack, CompletionTime], None]
-"""Runs under the lock before a rollback completes: where the metadata table is brought up to date."""
-
 Approval = Callable[[LockedEnvironment, Timeline, Instant], bool]
 """Runs under the lock before a rollback begins, on the instant as it is now: True to go on, False to leave it alone."""
 
@@ -106,9 +103,7 @@ def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Ins
     return [i for i in pending if not heartbeats.is_active(i.requested_at)]
 
 
-def withdraw_write(
-    environment: TableEnvironment, write: OpenWrite, cause: BaseException, *, before_publish: BeforeRollback
-) -> None:
+def withdraw_write(environment: TableEnvironment, write: OpenWrite, cause: BaseException) -> None:
     """Give up a write of our own after `cause`. One that announced no files leaves without a trace.
 
     A write whose outcome is unknown is left alone: its last request may still land. Its heartbeat is not
@@ -119,7 +114,7 @@ def withdraw_write(
         return
     markers = load_markers(environment.storage, instant=write.inflight.requested_at.value)
     if markers:
-        if rollback_instant(environment, write.inflight, before_publish=before_publish) is None:
+        if rollback_instant(environment, write.inflight) is None:
             _discard_late_files(environment, write.inflight, [marker.path for marker in markers])
     else:
         with environment.locked() as held:
@@ -149,9 +144,7 @@ def _discard_late_files(environment: TableEnvironment, target: Instant, files: l
         delete_markers(held.storage, instant=target.requested_at.value)
 
 
-def rollback_instant(
-    environment: TableEnvironment, target: Instant, *, before_publish: BeforeRollback
-) -> RolledBack | None:
+def rollback_instant(environment: TableEnvironment, target: Instant) -> RolledBack | None:
     """Roll back a write that did not complete. None if it is not pending any more."""
 
     def is_pending(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
@@ -159,7 +152,7 @@ def rollback_instant(
             _LOG.info("instant %s is not pending any more: nothing to roll back", target)
         return current.is_pending
 
-    return rollback_approved(environment, target.requested_at, approve=is_pending, before_publish=before_publish)
+    return rollback_approved(environment, target.requested_at, approve=is_pending)
 
 
 def rollback_approved(
@@ -167,7 +160,6 @@ def rollback_approved(
     target: RequestedTime,
     *,
     approve: Approval,
-    before_publish: BeforeRollback,
     also_files: Iterable[str] = (),
     removes_plan: bool = False,
     keeps_heartbeat: bool = False,
@@ -195,8 +187,8 @@ def rollback_approved(
         begun = replace(begun, keeps_heartbeat=keeps_heartbeat)
         if begun.keeps_plan:
             held.storage.delete_many(begun.files)
-            return _finish(held, begun, before_publish)
-    return _delete_and_finish(environment, begun, before_publish)
+            return _finish(held, begun)
+    return _delete_and_finish(environment, begun)
 
 
 def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, approve: Approval) -> Instant | None:
@@ -214,9 +206,7 @@ def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, a
         return _find_or_request(held, timeline, current, files)
 
 
-def resume_rollback(
-    environment: TableEnvironment, rollback: Instant, *, before_publish: BeforeRollback
-) -> RolledBack | None:
+def resume_rollback(environment: TableEnvironment, rollback: Instant) -> RolledBack | None:
     """Finish a rollback whose target has left the timeline already, as Java's does first. None if there is none."""
     with environment.locked() as held:
         timeline = load_timeline(held.storage, held.config)
@@ -236,7 +226,7 @@ def resume_rollback(
             mine = start_inflight(held.storage, held.config, mine)
         started_ms = held.runtime.clock.now_ms()
         begun = _Begun(target, mine, _planned_files(plan), target.action, started_ms, keeps_plan=False)
-    return _delete_and_finish(environment, begun, before_publish)
+    return _delete_and_finish(environment, begun)
 
 
 def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -> None:
@@ -312,8 +302,44 @@ def _begin(
         rollback = start_inflight(held.storage, held.config, rollback)
     target = current
     if current.is_completed:
-        target = unpublish_instant(held.storage, held.config, current, check=held.lease.check)
+        target = _hide(held, current, rollback)
     return _Begun(target, rollback, ordered, action, started_ms, keeps_plan=keeps_plan)
+
+
+def _hide(held: LockedEnvironment, current: Instant, rollback: Instant) -> Instant:
+    """Take the completed state of `current` away; whoever lost the lock while it did so brings it back.
+
+    Others may have withdrawn the rollback and written on top of the commit by then. A store with scopes lets nothing
+    happen so late.
+    """
+    if held.storage.has_scopes:
+        return unpublish_instant(held.storage, held.config, current, check=held.lease.check)
+    content = load_content(held.storage, held.config, current)
+    try:
+        hidden = unpublish_instant(held.storage, held.config, current, check=held.lease.check)
+        held.lease.check()
+    except (FencedError, StorageError) as doubt:
+        held.lease.release()
+        with held.unlocked.locked() as again:
+            timeline = load_timeline(again.storage, again.config)
+            if not _goes_on(timeline, current, rollback):
+                publish_again(again.storage, again.config, current, content=content)
+                raise
+        raise _unknown(current, rollback) from doubt
+    return hidden
+
+
+def _goes_on(timeline: Timeline, target: Instant, rollback: Instant) -> bool:
+    """Whether `target` is, or was, rolled back all the same: nobody has withdrawn `rollback`."""
+    return timeline.find(rollback.requested_at) is not None or timeline.find(target.requested_at) is None
+
+
+def _unknown(target: Instant, rollback: Instant) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        f"the lock was lost while {target} was being rolled back. The rollback {rollback.requested_at} stands: another "
+        "process finishes it, or roll the instant back again. Reload the table.",
+        instant=target.requested_at.value,
+    )
 
 
 def _find_or_request(
@@ -337,15 +363,15 @@ def _find_or_request(
     )
 
 
-def _delete_and_finish(environment: TableEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
+def _delete_and_finish(environment: TableEnvironment, begun: _Begun) -> RolledBack:
     environment.storage.delete_many(begun.files)
     with environment.locked() as held:
-        outcome = _finish(held, begun, before_publish)
+        outcome = _finish(held, begun)
     sweep_late_files(environment)
     return outcome
 
 
-def _finish(held: LockedEnvironment, begun: _Begun, before_publish: BeforeRollback) -> RolledBack:
+def _finish(held: LockedEnvironment, begun: _Begun) -> RolledBack:
     """Complete the rollback and remove its target. Under the lock, after the files are gone."""
     timeline = load_timeline(held.storage, held.config)
     mine = timeline.find(begun.rollback.requested_at)
@@ -356,19 +382,12 @@ def _finish(held: LockedEnvironment, begun: _Begun, before_publish: BeforeRollba
     # completes. Who dies in between leaves a rollback without a target, which the next clean finishes.
     goes_first = begun.target.action.is_plan and not begun.keeps_plan
     if is_ours:
-        first = next_time(held, timeline)
-        before_publish(held, outcome, CompletionTime(first))
-        held.lease.check()
+        publication = Publication(held, begun.rollback, known=timeline)
+        publication.update_metadata_table(RollbackUpdate(begun.target.requested_at, begun.files))
         if goes_first:
+            publication.check()
             _remove_target(held, begun.target)
-        completed = complete_instant(
-            held.storage,
-            held.config,
-            begun.rollback,
-            completed_at=CompletionTime(next_time(held, timeline, after=first)),
-            content=encode_rollback_metadata(metadata),
-        )
-        if not confirm_completed(held, completed, known=timeline):
+        if not publication.complete(encode_rollback_metadata(metadata)).holds_lock:
             # Without the lock: what is left of the target is for the next one who holds it.
             return outcome
     # Somebody else finished it: a service that was put back to requested may be running again by now.

@@ -10,21 +10,20 @@ from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
-from tablekeeper.metadata_table.update import MetadataPolicy, sync_commit, sync_rollback
-from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, FileSlice, Operation, WriteStat, join_path
+from tablekeeper.metadata_table.update import MetadataPolicy
+from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.timeline import Timeline
 from tablekeeper.tracing import span
 from tablekeeper.txn.commit import OpenWrite, commit_write
-from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
+from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.txn.rivals import Unseen
-from tablekeeper.txn.rollback import RolledBack
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.nesting import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema_news import KnownSchema, with_present_schema
 
-__all__ = ["file_ids_by_partition", "finish_write", "metadata_rollback"]
+__all__ = ["file_ids_by_partition", "finish_write"]
 
 
 def finish_write(
@@ -59,26 +58,13 @@ def finish_write(
         compacted=write.operation in (Operation.COMPACT, Operation.LOG_COMPACT),
         replaced=replaced,
     )
-    notes: list[str] = []
-
-    def sync_metadata_table(held: LockedEnvironment, completed_at: CompletionTime) -> None:
-        notes.extend(
-            sync_commit(
-                held,
-                policy,
-                metadata,
-                known_ranges={file.stat.path: file.column_ranges for file in files},
-                requested_at=write.inflight.requested_at,
-                completed_at=completed_at,
-            )
-        )
-
     with span("commit", instant=write.inflight.requested_at.value):
         committed = commit_write(
             environment,
             write,
             metadata,
-            before_publish=sync_metadata_table,
+            policy=policy,
+            known_ranges={file.stat.path: file.column_ranges for file in files},
             unseen=unseen,
             settle=partial(with_present_schema, environment, known_schema, context),
             refuse=refuse,
@@ -95,7 +81,7 @@ def finish_write(
         partitions=tuple(sorted(metadata.partitions)),
         bytes_written=sum(stat.size for stat in stats),
         lock_held_s=committed.lock_held_s,
-        notes=tuple(notes),
+        notes=committed.notes,
     )
 
 
@@ -105,17 +91,6 @@ def file_ids_by_partition(slices: Sequence[FileSlice]) -> dict[str, tuple[str, .
     for file_slice in slices:
         ids[file_slice.group.partition].append(file_slice.group.file_id)
     return {partition: tuple(sorted(each)) for partition, each in sorted(ids.items())}
-
-
-def metadata_rollback(held: LockedEnvironment, rolled_back: RolledBack, completed_at: CompletionTime) -> None:
-    """What a rollback does to the metadata table before it completes."""
-    sync_rollback(
-        held,
-        target=rolled_back.instant.requested_at,
-        deleted=rolled_back.files,
-        requested_at=rolled_back.rollback.requested_at,
-        completed_at=completed_at,
-    )
 
 
 def _delete_files_of_repeated_tasks(

@@ -33,7 +33,7 @@ from tablekeeper.txn.rivals import NothingUnseen, Unseen
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
 from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.finish import file_ids_by_partition, finish_write, metadata_rollback
+from tablekeeper.write.finish import file_ids_by_partition, finish_write
 from tablekeeper.write.gathering import gather_bins
 from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
 from tablekeeper.write.kernels import BinTask, write_bin
@@ -290,12 +290,11 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
     write = begin_write(
         environment, action=request.action, operation=request.operation, plan=request.plan, announces=announces
     )
-    before_rollback = metadata_rollback
     try:
         withdraw_idle_rollbacks(environment, write.at_start)
         for dead in failed_writes(environment, write.at_start):
-            rollback_instant(environment, dead, before_publish=before_rollback)
-        remove_cancelled_plans(environment, write.at_start, before_publish=before_rollback)
+            rollback_instant(environment, dead)
+        remove_cancelled_plans(environment, write.at_start)
         refuse_changed_schema(environment, request.known_schema, write)
         if request.replaces and not len(write.at_start):
             # Files beside an empty timeline are damage, which shows only as long as there are none of this write.
@@ -303,7 +302,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         yield write
     except BaseException as error:
         try:
-            withdraw_write(environment, write, error, before_publish=before_rollback)
+            withdraw_write(environment, write, error)
         except TablekeeperError as second:
             error.add_note(f"Rolling back {write.inflight} failed as well ({second}); the next writer will do it.")
         finally:

@@ -18,8 +18,7 @@ from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, UnsupportedFeatureError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import CleanedPartition, CleanMetadata, CleanPlan, encode_clean_metadata
-from tablekeeper.metadata_table.update import sync_clean
-from tablekeeper.model import Action, CompletionTime, RequestedTime, join_path
+from tablekeeper.model import Action, RequestedTime, join_path
 from tablekeeper.services.clean.guard import Taken, take_clean
 from tablekeeper.services.clean.leftovers import roll_back_leftovers
 from tablekeeper.services.clean.plan import BYTES_KEY
@@ -27,10 +26,10 @@ from tablekeeper.services.clean.publish import INGESTION, draft_and_publish, ref
 from tablekeeper.services.clean.results import CleanResult
 from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
-from tablekeeper.timeline import Timeline, complete_instant, load_timeline
-from tablekeeper.txn.environment import TableEnvironment, next_time
-from tablekeeper.txn.last_look import confirm_completed
+from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.late_files import sweep_late_files
+from tablekeeper.txn.publish import CleanUpdate, Publication
 
 __all__ = ["DeleteTask", "Progress", "delete_files", "execute_clean", "finish_cleans"]
 
@@ -171,26 +170,11 @@ class _Worker:
             taken.heartbeat.check()
             held.lease.check()
             removed = _remove_partitions(held, timeline, plan.partitions_to_delete)
-            first = next_time(held, timeline)
-            sync_clean(
-                held,
-                deleted=_names(plan),
-                removed_partitions=removed,
-                requested_at=taken.inflight.requested_at,
-                completed_at=CompletionTime(first),
-            )
+            publication = Publication(held, taken.inflight, known=timeline, check=taken.heartbeat.check)
+            publication.update_metadata_table(CleanUpdate(_names(plan), removed))
             duration_ms = int((held.runtime.clock.monotonic_s() - started_s) * 1000)
             metadata = _metadata(taken.inflight.requested_at, plan, removed, duration_ms=duration_ms)
-            taken.heartbeat.check()
-            held.lease.check()
-            completed = complete_instant(
-                held.storage,
-                held.config,
-                taken.inflight,
-                completed_at=CompletionTime(next_time(held, timeline, after=first)),
-                content=encode_clean_metadata(metadata),
-            )
-            confirm_completed(held, completed, known=timeline)
+            publication.complete(encode_clean_metadata(metadata))
         return _result(taken, deleted_partitions=removed, lock_held_s=held.lease.held_s)
 
 

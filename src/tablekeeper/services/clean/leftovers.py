@@ -11,7 +11,6 @@ from tablekeeper.model import RequestedTime
 from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks
-from tablekeeper.write.finish import metadata_rollback
 
 __all__ = ["roll_back_leftovers"]
 
@@ -22,9 +21,8 @@ def roll_back_leftovers(environment: TableEnvironment) -> tuple[RequestedTime, .
         return ()
     timeline = load_timeline(environment.storage, environment.config)
     withdraw_idle_rollbacks(environment, timeline)
-    before_publish = metadata_rollback
     gone = []
     for dead in failed_writes(environment, timeline):
-        if rollback_instant(environment, dead, before_publish=before_publish) is not None:
+        if rollback_instant(environment, dead) is not None:
             gone.append(dead.requested_at)
     return tuple(gone)

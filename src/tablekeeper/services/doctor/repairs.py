@@ -36,7 +36,6 @@ from tablekeeper.txn.rollback import (
     rollback_instant,
     withdraw_idle_rollbacks,
 )
-from tablekeeper.write.finish import metadata_rollback
 
 __all__ = ["Remedies", "mend"]
 
@@ -79,7 +78,7 @@ def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSett
         raise TablekeeperError(f"{restore} was finished meanwhile")
 
     commit = RequestedTime(plan.savepoint)
-    execute_restore(environment, commit, approve=approve, before_publish=metadata_rollback)
+    execute_restore(environment, commit, approve=approve)
 
 
 def _remove_restore_without_plan(environment: TableEnvironment, requested_at: RequestedTime) -> None:
@@ -99,7 +98,6 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Re
     if rollback is None or rollback.action is not Action.ROLLBACK:
         return
     plan = load_rollback_plan(environment, rollback)
-    before_publish = metadata_rollback
 
     def approve(_: LockedEnvironment, timeline: Timeline, current: Instant) -> bool:
         if current in timeline.pending_plans and _is_alive(environment, current.requested_at):
@@ -108,10 +106,10 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Re
 
     if plan is not None and plan.instant is not None:
         target = RequestedTime(plan.instant.commit_time)
-        if rollback_approved(environment, target, approve=approve, before_publish=before_publish) is not None:
+        if rollback_approved(environment, target, approve=approve) is not None:
             return
         _finish_or_withdraw(environment, target, remedies)
-    resume_rollback(environment, rollback, before_publish=before_publish)
+    resume_rollback(environment, rollback)
 
 
 def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime, remedies: Remedies) -> None:
@@ -129,7 +127,7 @@ def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime, re
 def _roll_back(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     found = load_timeline(environment.storage, environment.config).find(RequestedTime(repair.subject))
     if found is not None and not _is_alive(environment, found.requested_at):
-        rollback_instant(environment, found, before_publish=metadata_rollback)
+        rollback_instant(environment, found)
 
 
 def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
@@ -144,7 +142,7 @@ def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorS
     def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         return current.state is State.INFLIGHT and not _is_alive(environment, instant)
 
-    rollback_approved(environment, instant, approve=approve, before_publish=metadata_rollback, also_files=left)
+    rollback_approved(environment, instant, approve=approve, also_files=left)
 
 
 def _remove_plan(environment: TableEnvironment, repair: Repair, settings: DoctorSettings) -> None:

@@ -28,7 +28,6 @@ from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
-from tablekeeper.write.finish import metadata_rollback
 
 __all__ = [
     "CancelResult",
@@ -146,7 +145,7 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
             continue
         target = RequestedTime(planned.instant.commit_time)
         if planned.instant.is_plan and timeline.find(target) is None:
-            resume_rollback(environment, rollback, before_publish=metadata_rollback)
+            resume_rollback(environment, rollback)
 
 
 def _load_damage(environment: TableEnvironment, instant: RequestedTime) -> str:

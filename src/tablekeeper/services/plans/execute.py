@@ -27,6 +27,7 @@ from tablekeeper.errors import (
     InvalidRequestError,
     PlanCancelledError,
     PlanHeldError,
+    StorageError,
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, Plan, RequestedTime, ServiceKind, State
@@ -53,7 +54,7 @@ from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.rivals import NothingUnseen
 from tablekeeper.txn.rollback import rollback_approved
-from tablekeeper.write.finish import finish_write, metadata_rollback
+from tablekeeper.write.finish import finish_write
 from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.schema_news import refuse_changed_schema
 
@@ -107,7 +108,6 @@ def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approv
         environment,
         instant,
         approve=lambda _, __, current: current.is_pending and approve(current),
-        before_publish=metadata_rollback,
         removes_plan=True,
     )
     return outcome is not None
@@ -228,6 +228,10 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
             "made without it, Table.cancel() takes the plan off the timeline"
         )
         raise CorruptTableError(file=error.file, reason=reason) from error
+    except StorageError:
+        # Whoever took the plan over may have completed it, and a clean deleted what is read here.
+        AttemptGuard(StorageHandle(environment.storage), entered.attempt, runtime=environment.runtime).check_now()
+        raise
     written = finish_write(
         environment,
         write,
@@ -294,7 +298,6 @@ def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
         environment,
         requested_at,
         approve=approve,
-        before_publish=metadata_rollback,
         also_files=_load_files_of_attempts(environment, entered),
         keeps_heartbeat=True,
     )
@@ -377,7 +380,6 @@ def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
         environment,
         entered.instant.requested_at,
         approve=approve,
-        before_publish=metadata_rollback,
     )
 
 
@@ -386,13 +388,15 @@ def _call_off(environment: TableEnvironment, entered: _Entered, cause: BaseExcep
     instant = entered.instant.requested_at
     with environment.locked() as held:
         current = load_timeline(held.storage, held.config).find(instant)
-        if current is None or current.is_completed:
+        if current is None or current.is_completed or not _is_ours(held, entered):
             return
         now_ms = held.runtime.clock.now_ms()
         reason = cause.reason if isinstance(cause, PlanCancelledError) else f"yields: {cause}"
         save_cancel_request(held.storage, CancelRequest(instant, reason, process_name(), now_ms))
 
     def approve(_: Instant) -> bool:
+        if not _is_ours(environment, entered):
+            return False
         entered.heartbeat.stop()
         return True
 

@@ -37,7 +37,6 @@ from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
 from tablekeeper.txn.savepoints import find_savepoint
-from tablekeeper.write.finish import metadata_rollback
 
 __all__ = ["RollbackResult", "execute_rollback"]
 
@@ -100,7 +99,6 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
         environment,
         instant,
         approve=approve,
-        before_publish=metadata_rollback,
         also_files=files if current.is_pending else (),
         is_wanted=True,
     )
@@ -121,7 +119,7 @@ def _resume(
     result = partial(RollbackResult, instant, plan.instant.action, State.INFLIGHT.value, rollback=rollback.requested_at)
     if dry_run:
         return result(tuple(sorted(_planned(environment, timeline, gone))), dry_run=True)
-    outcome = resume_rollback(environment, rollback, before_publish=metadata_rollback)
+    outcome = resume_rollback(environment, rollback)
     return result(outcome.files if outcome is not None else ())
 
 

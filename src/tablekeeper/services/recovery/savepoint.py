@@ -17,23 +17,21 @@ from tablekeeper.format.plans import (
     encode_savepoint_metadata,
 )
 from tablekeeper.metadata_table.update import release_indexes
-from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.retention import load_readable_from
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import (
     Timeline,
-    complete_instant,
     load_timeline,
     remove_instant_files,
     start_inflight,
 )
-from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import load_heartbeats
-from tablekeeper.txn.last_look import confirm_completed
+from tablekeeper.txn.publish import Publication
 from tablekeeper.txn.restore import execute_restore, plan_restore
 from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, savepoints_of
-from tablekeeper.write.finish import metadata_rollback
 
 __all__ = [
     "RestoreResult",
@@ -146,12 +144,8 @@ def create_savepoint(
         if existing is None:
             held.lease.check()
             inflight = start_inflight(held.storage, config, inflight)
-        held.lease.check()
         metadata = SavepointMetadata(_USER, saved.saved_at_ms, comment, saved.files)
-        completed_at = CompletionTime(next_time(held, timeline))
-        content = encode_savepoint_metadata(metadata)
-        completed = complete_instant(held.storage, config, inflight, completed_at=completed_at, content=content)
-        confirm_completed(held, completed, known=timeline)
+        Publication(held, inflight, known=timeline).complete(encode_savepoint_metadata(metadata))
     return saved
 
 
@@ -186,7 +180,7 @@ def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, 
         timeline = load_timeline(environment.storage, environment.config)
         planned = plan_restore(timeline, _approve_restore(environment, timeline, instant))
         return RestoreResult(instant, tuple(str(each) for each in planned), dry_run=True)
-    done = execute_restore(environment, instant, approve=approve, before_publish=metadata_rollback)
+    done = execute_restore(environment, instant, approve=approve)
     names = tuple(f"{info.commit_time}.{info.action}" for info in done.instants)
     return RestoreResult(instant, names, done.files, done.restore.requested_at)
 

@@ -1,0 +1,175 @@
+"""The second door: only here an instant of the table becomes completed. A tidy rule guards it.
+
+Whoever completes something takes the lock, loads the timeline and decides whether it may; that differs from action to
+action. The rest does not, and is `Publication`: take a completion time, bring the metadata table up to date, check
+heartbeat and lease, publish, and look once more whether the lock was held until then (`last_look.py`).
+
+A process that lost the lock on the way may have changed the metadata table after another one did, on a store that
+cannot keep it out. It takes back what came late, and ends in `FencedError`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tablekeeper.errors import FencedError, LockNotAcquiredError, StorageError
+from tablekeeper.format.metadata_records import ColumnRange
+from tablekeeper.metadata_table.delta_commit import withdraw_late_update
+from tablekeeper.metadata_table.update import MetadataPolicy, sync_clean, sync_commit, sync_rollback
+from tablekeeper.model import CommitMetadata, CompletionTime, Instant, RequestedTime
+from tablekeeper.timeline import Timeline, complete_instant, load_timeline
+from tablekeeper.timeline.history import find_archived
+from tablekeeper.timeline.properties_file import load_table_config
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
+from tablekeeper.txn.last_look import confirm_completed
+
+__all__ = ["CleanUpdate", "CommitUpdate", "MetadataUpdate", "Publication", "Published", "RollbackUpdate"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUpdate:
+    """A commit's part of the metadata table. `known_ranges` are statistics of its files, as far as they are known."""
+
+    policy: MetadataPolicy
+    metadata: CommitMetadata
+    known_ranges: Mapping[str, Sequence[ColumnRange]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackUpdate:
+    """What `target` wrote to the metadata table goes, and so do the `files` that it wrote."""
+
+    target: RequestedTime
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUpdate:
+    """Names of deleted files by partition, and partitions that are no more."""
+
+    deleted: Mapping[str, Sequence[str]]
+    removed_partitions: tuple[str, ...] = ()
+
+
+MetadataUpdate = CommitUpdate | RollbackUpdate | CleanUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A completed instant that stands. `holds_lock`: the lease stands too, so that the caller may go on under it."""
+
+    instant: Instant
+    holds_lock: bool
+
+
+class Publication:
+    """The way of `inflight` to completion. The caller holds the lock; `known` is the timeline that it loaded under it.
+
+    `check` raises if the instant may be another's by now; it is asked directly before the instant completes.
+    """
+
+    def __init__(
+        self, held: LockedEnvironment, inflight: Instant, *, known: Timeline, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._held = held
+        self._inflight = inflight
+        self._known = known
+        self._check = check
+        self._updated_at = ""
+
+    def update_metadata_table(self, update: MetadataUpdate) -> tuple[str, ...]:
+        """Bring the metadata table up to date with what is about to complete; what the caller should be told."""
+        self._updated_at = next_time(self._held, self._known)
+        with self._taking_back_what_is_late():
+            return _update(self._held, update, self._inflight.requested_at, CompletionTime(self._updated_at))
+
+    def check(self) -> None:
+        """Raise `FencedError` unless the instant and the lock are still ours."""
+        with self._taking_back_what_is_late():
+            self._check()
+            self._held.lease.check()
+
+    def complete(self, content: bytes) -> Published:
+        """Publish the completed instant: from here on others see what it did.
+
+        `FencedError` if another process was faster or rolled it back; `CommitOutcomeUnknownError` if nobody can tell.
+        """
+        held = self._held
+        completed_at = CompletionTime(next_time(held, self._known, after=self._updated_at))
+        self.check()
+        with self._taking_back_what_is_late():
+            completed = complete_instant(
+                held.storage, held.config, self._inflight, completed_at=completed_at, content=content
+            )
+        return Published(completed, holds_lock=confirm_completed(held, completed, known=self._known))
+
+    @contextmanager
+    def _taking_back_what_is_late(self) -> Iterator[None]:
+        try:
+            yield
+        except FencedError:
+            if self._updated_at and not self._held.storage.has_scopes:
+                _take_late_update_back(self._held, self._inflight)
+            raise
+
+
+def _update(
+    held: LockedEnvironment, update: MetadataUpdate, requested_at: RequestedTime, completed_at: CompletionTime
+) -> tuple[str, ...]:
+    match update:
+        case CommitUpdate(policy, metadata, known_ranges):
+            return sync_commit(
+                held,
+                policy,
+                metadata,
+                known_ranges=known_ranges,
+                requested_at=requested_at,
+                completed_at=completed_at,
+            )
+        case RollbackUpdate(target, files):
+            sync_rollback(held, target=target, deleted=files, requested_at=requested_at, completed_at=completed_at)
+        case CleanUpdate(deleted, removed_partitions):
+            sync_clean(
+                held,
+                deleted=deleted,
+                removed_partitions=removed_partitions,
+                requested_at=requested_at,
+                completed_at=completed_at,
+            )
+    return ()
+
+
+def _take_late_update_back(held: LockedEnvironment, inflight: Instant) -> None:
+    """The lock was lost, and with it the right to the metadata table: what was put there since then goes."""
+    try:
+        held.lease.check()
+    except (FencedError, StorageError):
+        held.lease.release()
+    else:
+        return
+    try:
+        with held.unlocked.locked() as again:
+            config = load_table_config(again.storage)
+            if config.has_metadata_table:
+                withdraw_late_update(
+                    again.storage,
+                    config,
+                    target=inflight.requested_at,
+                    is_completed=_is_completed(again, inflight),
+                    runtime=again.runtime,
+                )
+    except (FencedError, LockNotAcquiredError, StorageError) as error:
+        _LOG.warning("what %s wrote to the metadata table too late could not be taken back: %s", inflight, error)
+
+
+def _is_completed(environment: TableEnvironment, instant: Instant) -> bool:
+    timeline = load_timeline(environment.storage, environment.config)
+    found = timeline.find(instant.requested_at)
+    if found is not None:
+        return found.is_completed
+    return find_archived(environment.storage, environment.config, instant) is not None
