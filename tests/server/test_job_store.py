@@ -22,6 +22,7 @@ from tablekeeper.server.model import (
 )
 from tablekeeper.server.policy import DEFAULT_POLICY, Policy
 from tablekeeper.server.store.protocol import (
+    EndedAttempt,
     JobStore,
     LeaseLostError,
     NewAlarm,
@@ -187,7 +188,6 @@ def test_a_lease_that_lapsed_changes_nothing_any_more(
         lambda: store.renew(lease, lease_s=LEASE_S),
         lambda: store.record_job(lease, 1, "job"),
         lambda: store.record_plan(lease, "20261118130000000"),
-        lambda: store.finish_attempt(lease, 1, AttemptOutcome.COMPLETED, message="", result={}),
         lambda: store.settle(lease, Signal.COMPLETE, note=""),
         lambda: store.start_attempt(lease, engine="arrow", log_path=""),
         lambda: store.resume_attempt(lease, 1),
@@ -247,8 +247,8 @@ def test_an_attempt_that_still_runs_is_resumed_by_another_instance(
 def test_a_failed_attempt_waits_for_its_back_off(
     store: SqlJobStore, store_clock: StoreClock, running: Operation
 ) -> None:
-    store.finish_attempt(running.lease, 1, AttemptOutcome.FAILED, message="disk full", result={"files": 3})
-    store.settle(running.lease, Signal.RETRY, note="disk full", delay_s=30, counts_as_failure=True)
+    ended = EndedAttempt(1, AttemptOutcome.FAILED, "disk full", {"files": 3})
+    store.settle(running.lease, Signal.RETRY, note="disk full", delay_s=30, counts_as_failure=True, ended=ended)
     assert store.load_work(10).queued == ()
     assert store.claim(running.operation_id, instance_id="one", lease_s=LEASE_S) is None
     store_clock.advance(30)
@@ -473,3 +473,41 @@ def test_migrating_twice_or_at_once_is_migrating_once(database_url: str) -> None
     assert stores[0].list_instances() == []
     for each in stores:
         each.close()
+
+
+def test_an_attempt_ends_and_its_alarm_opens_with_the_operation_or_not_at_all(
+    store: SqlJobStore, store_clock: StoreClock, running: Operation
+) -> None:
+    """An instance that dies leaves an operation that runs, never one that completed and is tried again."""
+    ended = EndedAttempt(1, AttemptOutcome.FAILED, "disk full")
+    alarm = NewAlarm(f"failed:{running.operation_id}", "failed", "disk full", ["hook"])
+    store_clock.advance(LEASE_S + 1)
+    with pytest.raises(LeaseLostError):
+        store.settle(running.lease, Signal.FAIL, note="disk full", ended=ended, alarm=alarm)
+    assert store.load_attempts(running.operation_id)[0].outcome is AttemptOutcome.RUNNING
+    assert store.list_alarms(Page(), only_open=True) == []
+    store.expire_leases(10)
+    again = claim(store, running)
+    store.resume_attempt(again.lease, 1)
+    store.settle(again.lease, Signal.FAIL, note="disk full", ended=ended, alarm=alarm)
+    assert store.load_attempts(running.operation_id)[0].outcome is AttemptOutcome.FAILED
+    assert [each.key for each in store.list_alarms(Page(), only_open=True)] == [alarm.key]
+    assert len(store.claim_deliveries(10, hold_s=1.0)) == 1
+
+
+def test_old_attempts_and_instances_go_and_the_newest_stay(
+    store: SqlJobStore, store_clock: StoreClock, table_id: int
+) -> None:
+    operation = submit(store, table_id)
+    for number in range(1, 54):
+        held = claim(store, operation)
+        store.start_attempt(held.lease, engine="arrow", log_path="")
+        ended = EndedAttempt(number, AttemptOutcome.ELSEWHERE)
+        store.settle(held.lease, Signal.RETRY, note="held elsewhere", ended=ended)
+    store.beat(NewInstance("old", "h", 1, "", 2))
+    store_clock.advance(3600)
+    store.beat(NewInstance("new", "h", 1, "", 2))
+    assert store.prune(keep_s=1800, limit=100) == 3 + 1
+    assert [each.number for each in store.load_attempts(operation.operation_id)] == list(range(53, 3, -1))
+    assert [each.instance_id for each in store.list_instances()] == ["new"]
+    assert store.prune(keep_s=1800, limit=100) == 0

@@ -14,7 +14,7 @@ from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.api.refusals import Refusal
 from tablekeeper.server.api.web import Web, build_web
-from tablekeeper.server.model import ServiceAction
+from tablekeeper.server.model import ServiceAction, Signal
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import Limits, ServerSettings
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
@@ -296,6 +296,17 @@ def test_a_service_can_be_asked_for_and_its_operation_cancelled_and_retried(
     assert code_of(client.get("/v1/operations/4711")) == "operation_not_found"
     listed = client.get("/v1/operations", params={"status": "pending,running", "table_name": "trips", "db_name": "db"})
     assert [each["operation_id"] for each in listed.json()["operations"]] == [operation["operation_id"]]
+
+
+def test_a_service_that_has_run_can_be_asked_for_again(
+    client: TestClient, jobs: SqlJobStore, lake: Path, table: Table
+) -> None:
+    register(client, lake)
+    first = client.post("/v1/tables/db/trips/run/clean").json()
+    assert jobs.settle_waiting(first["operation_id"], Signal.COMPLETE, note="done")
+    second = client.post("/v1/tables/db/trips/run/clean").json()
+    assert (second["status"], second["action"]) == ("pending", "clean")
+    assert second["operation_id"] != first["operation_id"]
 
 
 def test_pages_of_a_list_come_after_each_other(client: TestClient, lake: Path, table: Table) -> None:

@@ -218,17 +218,18 @@ class AdminCalls:
         caller.require(Role.OPERATOR)
         table = self.find_table(caller, db_name, table_name)
         kind = ServiceAction.parse(action)
+        for active in self._store.list_active(table.table_id):
+            if active.action is kind and active.status is not Status.QUARANTINED and not active.is_planned:
+                return shown_operation(active, table)
         submission = Submission(
             table.table_id,
-            unplanned_instant(kind, "asked"),
+            # Each time it is asked for it is another piece of work, with attempts of its own.
+            unplanned_instant(kind, f"asked-{self._store.now_ms()}"),
             kind,
             why=f"asked for by {caller.name}",
             priority=table.priority,
             trace=current_trace(),
         )
-        earlier = self._store.find_operation(table.table_id, submission.instant)
-        if earlier is not None and earlier.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
-            return shown_operation(self._store.revive(earlier.operation_id, note=submission.why), table)
         return shown_operation(self._store.submit(submission).operation, table)
 
     def list_operations(self, caller: Caller, wanted: OperationFilter, page: Page) -> dict[str, Any]:

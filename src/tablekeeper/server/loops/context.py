@@ -16,7 +16,7 @@ from tablekeeper.server.model import ManagedTable, Operation, ServiceAction, Sig
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import ServerSettings
-from tablekeeper.server.store.protocol import JobStore, NewInstance
+from tablekeeper.server.store.protocol import EndedAttempt, JobStore, NewInstance
 from tablekeeper.table.summary import TimelineSummary
 from tablekeeper.tracing import current_trace
 
@@ -64,14 +64,14 @@ def about(operation: Operation) -> dict[str, object]:
     return {"operation_id": operation.operation_id, "table_id": operation.table_id}
 
 
-def settle(context: LoopContext, operation: Operation, verdict: Verdict) -> None:
+def settle(context: LoopContext, operation: Operation, verdict: Verdict, ended: EndedAttempt | None = None) -> None:
     """End the claim as the verdict says. What fails or is quarantined has its alarm in the same moment."""
     store = context.store
     alarm = None
     if verdict.signal in (Signal.FAIL, Signal.QUARANTINE):
-        ended = replace(operation, status=transition(Status.RUNNING, verdict.signal), note=verdict.note)
+        over = replace(operation, status=transition(Status.RUNNING, verdict.signal), note=verdict.note)
         name = store.load_table(operation.table_id).name
-        firing = failure_alarm(ended, name)
+        firing = failure_alarm(over, name)
         channels = tuple(channel.name for channel in context.settings.channels)
         alarm = firing.alarm(channels) if firing is not None else None
     store.settle(
@@ -80,6 +80,7 @@ def settle(context: LoopContext, operation: Operation, verdict: Verdict) -> None
         note=verdict.note,
         delay_s=verdict.delay_s,
         counts_as_failure=verdict.counts_as_failure,
+        ended=ended,
         alarm=alarm,
     )
 

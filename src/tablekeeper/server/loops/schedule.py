@@ -15,7 +15,7 @@ from tablekeeper.server.loops.context import LoopContext, Watched, about, make_j
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
 from tablekeeper.server.places import AllowedPlaces, ForbiddenPlaceError
 from tablekeeper.server.policy import DEFAULT_POLICY, Policy
-from tablekeeper.server.store.protocol import LeaseLostError, UnknownRecordError
+from tablekeeper.server.store.protocol import EndedAttempt, LeaseLostError, UnknownRecordError
 from tablekeeper.tracing import span
 
 __all__ = ["ScheduleLoop"]
@@ -145,8 +145,7 @@ class ScheduleLoop:
             self._context.metrics.submitted(engine.name, seconds=self._now_s - asked_s)
         except (TablekeeperError, OSError) as error:
             message = f"it could not be started: {error}"
-            store.finish_attempt(operation.lease, attempt.number, AttemptOutcome.FAILED, message=message, result={})
-            self._settle(operation, policy, AttemptOutcome.FAILED, message)
+            self._settle(operation, policy, AttemptOutcome.FAILED, message, number=attempt.number)
             return
         store.record_job(operation.lease, attempt.number, job_id)
         self._watch(
@@ -171,7 +170,10 @@ class ScheduleLoop:
             extra=about(operation),
         )
 
-    def _settle(self, operation: Operation, policy: Policy, outcome: AttemptOutcome, message: str) -> None:
+    def _settle(
+        self, operation: Operation, policy: Policy, outcome: AttemptOutcome, message: str, *, number: int | None = None
+    ) -> None:
+        """End the claim, and with it the attempt of this number."""
         verdict = judge_attempt(
             operation,
             outcome,
@@ -180,7 +182,8 @@ class ScheduleLoop:
             timing=self._context.settings.timing,
             jitter=self._context.runtime.ids.jitter(),
         )
-        settle(self._context, operation, verdict)
+        ended = None if number is None else EndedAttempt(number, outcome, message)
+        settle(self._context, operation, verdict, ended)
 
     def _watch(self, watched: Watched) -> None:
         self._context.watched[watched.operation.operation_id] = watched

@@ -15,7 +15,7 @@ from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobReport, JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, settle
 from tablekeeper.server.model import AttemptOutcome, Signal
-from tablekeeper.server.store.protocol import LeaseLostError
+from tablekeeper.server.store.protocol import EndedAttempt, LeaseLostError
 
 __all__ = ["WatchLoop"]
 
@@ -96,8 +96,8 @@ class WatchLoop:
         seconds = self._context.runtime.clock.monotonic_s() - watched.since_s
         self._context.metrics.attempt_ended(operation.action, outcome, seconds=seconds, result=report.result)
         lease = watched.operation.lease
-        store.finish_attempt(lease, watched.number, outcome, message=message, result=report.result)
-        settle(self._context, replace(operation, lease_token=lease.token, instance_id=lease.instance_id), verdict)
+        held = replace(operation, lease_token=lease.token, instance_id=lease.instance_id)
+        settle(self._context, held, verdict, EndedAttempt(watched.number, outcome, message, report.result))
         _LOG.info(
             "operation %d: attempt %d %s", operation.operation_id, watched.number, outcome.value, extra=about(operation)
         )

@@ -42,6 +42,7 @@ from tablekeeper.server.store.wanted import TableFilter
 
 __all__ = [
     "AlarmStore",
+    "EndedAttempt",
     "JobStore",
     "LeaseLostError",
     "Load",
@@ -207,6 +208,16 @@ class NewToken:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedAttempt:
+    """How an attempt ended."""
+
+    number: int
+    outcome: AttemptOutcome
+    message: str = ""
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class NewAlarm:
     """An alarm to be opened, unless one of its key is open; one message a channel goes with it."""
 
@@ -342,12 +353,6 @@ class OperationStore(Protocol):
         """Extend the lease; the operation says whether somebody wants it cancelled."""
         ...
 
-    def finish_attempt(
-        self, lease: Lease, number: int, outcome: AttemptOutcome, *, message: str, result: Mapping[str, Any]
-    ) -> None:
-        """Close the attempt; the operation is still held."""
-        ...
-
     def settle(
         self,
         lease: Lease,
@@ -356,11 +361,13 @@ class OperationStore(Protocol):
         note: str,
         delay_s: float = 0.0,
         counts_as_failure: bool = False,
+        ended: EndedAttempt | None = None,
         alarm: NewAlarm | None = None,
     ) -> Operation:
         """End the claim: complete, fail, cancel, quarantine, or wait `delay_s` for another attempt.
 
-        `alarm` is opened with it or not at all: nothing fails in silence because somebody died in between.
+        The attempt is closed and the alarm opened with it or not at all: whoever dies in between leaves an operation
+        that is still at work, not one whose attempt has completed and that is tried again.
         """
         ...
 

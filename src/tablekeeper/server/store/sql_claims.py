@@ -6,7 +6,6 @@ slept cannot change anything once its lease is over, whether or not somebody els
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Select, delete, insert, select, update
@@ -24,7 +23,15 @@ from tablekeeper.server.model import (
     transition,
 )
 from tablekeeper.server.store.database import Database, database_utc_now
-from tablekeeper.server.store.protocol import LeaseLostError, Load, NewAlarm, Queued, RunningLoad, UnknownRecordError
+from tablekeeper.server.store.protocol import (
+    EndedAttempt,
+    LeaseLostError,
+    Load,
+    NewAlarm,
+    Queued,
+    RunningLoad,
+    UnknownRecordError,
+)
 from tablekeeper.server.store.rows import attempt_of, json_text, operation_of
 from tablekeeper.server.store.schema import ATTEMPT, OPERATION, TBL_STATE
 from tablekeeper.server.store.sql_alarms import open_alarm_in
@@ -166,25 +173,6 @@ class SqlClaims:
 
         return self._database.write(work)
 
-    def finish_attempt(
-        self, lease: Lease, number: int, outcome: AttemptOutcome, *, message: str, result: Mapping[str, Any]
-    ) -> None:
-        text = json_text(dict(result))
-
-        def work(connection: Connection) -> None:
-            self._held(connection, lease)
-            self._update_attempt(
-                connection,
-                lease,
-                number,
-                outcome=outcome.value,
-                ended_ms=self._database.now,
-                message=message[:_MAX_TEXT],
-                result=text if len(text) <= _MAX_RESULT else "{}",
-            )
-
-        self._database.write(work)
-
     def settle(
         self,
         lease: Lease,
@@ -193,6 +181,7 @@ class SqlClaims:
         note: str,
         delay_s: float = 0.0,
         counts_as_failure: bool = False,
+        ended: EndedAttempt | None = None,
         alarm: NewAlarm | None = None,
     ) -> Operation:
         def work(connection: Connection) -> Operation:
@@ -209,6 +198,8 @@ class SqlClaims:
                 failures=held.failures + counts_as_failure,
                 note=note[:_MAX_TEXT],
             )
+            if ended is not None:
+                self._close_attempt(connection, lease, ended)
             if alarm is not None:
                 open_alarm_in(self._database, connection, alarm)
             return _load(connection, lease.operation_id)
@@ -241,6 +232,18 @@ class SqlClaims:
             return expired
 
         return self._database.write(work)
+
+    def _close_attempt(self, connection: Connection, lease: Lease, ended: EndedAttempt) -> None:
+        text = json_text(dict(ended.result))
+        self._update_attempt(
+            connection,
+            lease,
+            ended.number,
+            outcome=ended.outcome.value,
+            ended_ms=self._database.now,
+            message=ended.message[:_MAX_TEXT],
+            result=text if len(text) <= _MAX_RESULT else "{}",
+        )
 
     def _waiting(self, queue: str) -> Select[Any]:
         now = self._database.now
