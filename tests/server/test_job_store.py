@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.model import (
@@ -21,6 +21,7 @@ from tablekeeper.server.model import (
     unplanned_instant,
 )
 from tablekeeper.server.policy import DEFAULT_POLICY, Policy
+from tablekeeper.server.store.migrate import current_revision, migrate
 from tablekeeper.server.store.protocol import (
     EndedAttempt,
     JobStore,
@@ -35,11 +36,27 @@ from tablekeeper.server.store.protocol import (
     TableFilter,
     UnknownRecordError,
 )
+from tablekeeper.server.store.schema import OPERATION
 from tablekeeper.server.store.sql import SqlJobStore, open_store
 from tests.server.conftest import StoreClock
 
 COMPACTION, CLEAN = ServiceAction.COMPACTION, ServiceAction.CLEAN
 LEASE_S = 60.0
+# As the first release wrote them.
+_OLD_TABLE = (
+    "INSERT INTO tbl (id, db_name, table_name, base_path, owner, queue, action_types, priority) "
+    "VALUES (1, 'db', 'trips', '/lake/trips', 'ann', 'q1', '', '5')"
+)
+_OLD_STATE = (
+    "INSERT INTO tbl_state (tbl_id, path_digest, policy, is_paused, quarantine, look_at_ms, hold_until_ms, is_noticed, "
+    """idle_looks, failed_looks, facts) VALUES (1, 'x', '{}', false, '', 0, 0, false, 0, 0, '{"newest_time":"1"}')"""
+)
+_OLD_OPERATION = (
+    "INSERT INTO operation (operation_id, tbl_id, instant, action, status, engine, retry_on_error, run_times, "
+    "{deleted}, create_time, update_time, failures, priority, queue, owner, parameters, not_before_ms, lease_token, "
+    "instance_id, cancel_reason, why, note) VALUES (1, 1, '20261118120000000', 'compaction', 0, '', true, 0, false, "
+    "'2026-11-18 12:00:00', '2026-11-18 12:00:00', 0, 5, 'q1', 'ann', '{{}}', 0, 0, '', '', '', '')"
+)
 
 
 @pytest.fixture
@@ -466,6 +483,31 @@ def test_instances_are_seen_with_what_they_hold(
     assert store.list_instances() == []
 
 
+@pytest.mark.parametrize("earlier", ["0001", "0002"])
+def test_a_database_of_an_earlier_release_is_brought_up_to_date_with_what_is_in_it(
+    database_url: str, earlier: str
+) -> None:
+    old = open_store(database_url)
+    engine = old._database.engine
+    migrate(engine, earlier)
+    with engine.begin() as connection:
+        connection.execute(text(_OLD_TABLE))
+        connection.execute(text(_OLD_STATE))
+        connection.execute(text(_OLD_OPERATION.format(deleted=engine.dialect.identifier_preparer.quote("isDeleted"))))
+    old.migrate()
+    assert current_revision(engine) == "0003"
+    assert {column["name"] for column in inspect(engine).get_columns("operation")} >= {"operation_id", "trace"}
+    wanted = {index.name: [column.name for column in index.columns] for index in OPERATION.indexes}
+    found = {index["name"]: index["column_names"] for index in inspect(engine).get_indexes("operation")}
+    assert {name: found.get(name) for name in wanted} == wanted
+    table = old.find_table("db", "trips")
+    assert table is not None
+    (waiting,) = old.load_work(10).queued
+    claimed = claim(old, old.load_operation(waiting.operation_id))
+    assert (claimed.instant, claimed.table_id) == ("20261118120000000", table.table_id)
+    old.close()
+
+
 def test_migrating_twice_or_at_once_is_migrating_once(database_url: str) -> None:
     stores = [open_store(database_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -511,3 +553,20 @@ def test_old_attempts_and_instances_go_and_the_newest_stay(
     assert [each.number for each in store.load_attempts(operation.operation_id)] == list(range(53, 3, -1))
     assert [each.instance_id for each in store.list_instances()] == ["new"]
     assert store.prune(keep_s=1800, limit=100) == 0
+
+
+def test_the_backlog_of_one_owner_hides_nobody_elses_work(store: SqlJobStore, table_id: int) -> None:
+    for number in range(20):
+        submit(store, table_id, f"202611181200000{number:02d}", priority=9)
+    other = submit(store, table_id, "20261118130000000", owner="bob", priority=1)
+    load = store.load_work(4)
+    assert len(load.queued) < 20
+    assert other.operation_id in {each.operation_id for each in load.queued}
+
+
+def test_what_waits_for_its_own_table_takes_nobodys_place(store: SqlJobStore, table_id: int) -> None:
+    first, *_ = [submit(store, table_id, f"202611181200000{number:02d}") for number in range(10)]
+    claim(store, first)
+    elsewhere = store.register_table(NewTable("db", "fares", "/lake/fares", owner="ann", queue="q1"))[0].table_id
+    free = submit(store, elsewhere, "20261118130000000")
+    assert [each.operation_id for each in store.load_work(4).queued] == [free.operation_id]

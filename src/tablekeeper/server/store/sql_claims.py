@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, insert, select, update
+from sqlalchemy import Connection, Select, delete, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tablekeeper.server.model import (
@@ -40,6 +40,7 @@ __all__ = ["SqlClaims"]
 
 _HELD = (Status.CLAIMED, Status.RUNNING)
 _MAX_TEXT = 2000
+_MOST_SHARES = 32
 _MAX_RESULT = 100_000
 
 
@@ -52,15 +53,15 @@ class SqlClaims:
     def load_work(self, limit: int) -> Load:
         def work(connection: Connection) -> Load:
             running = self._load_running(connection)
-            pending = select(OPERATION.c.queue).where(OPERATION.c.status == Status.PENDING).distinct()
-            queues = sorted(connection.execute(pending).scalars())
-            share = max(2, limit // max(1, len(queues)))
+            shares = self._load_shares(connection)
+            each_gets = max(2, limit // max(1, len(shares)))
             found: dict[int, Queued] = {}
-            for queue in queues:
+            for queue, owner in shares:
                 # The most urgent, and the oldest: nothing stays out of sight for ever.
                 by_priority = (OPERATION.c.priority.desc(), OPERATION.c.not_before_ms)
                 for order in (by_priority, (OPERATION.c.not_before_ms,)):
-                    rows = connection.execute(self._waiting(queue).order_by(*order).limit(max(1, share // 2)))
+                    query = self._waiting().where(OPERATION.c.queue == queue, OPERATION.c.owner == owner)
+                    rows = connection.execute(query.order_by(*order).limit(max(1, each_gets // 2)))
                     found |= {row.operation_id: _queued(row) for row in rows}
             return Load(tuple(found.values()), running)
 
@@ -245,8 +246,27 @@ class SqlClaims:
             result=text if len(text) <= _MAX_RESULT else "{}",
         )
 
-    def _waiting(self, queue: str) -> Select[Any]:
+    def _load_shares(self, connection: Connection) -> list[tuple[str, str]]:
+        """Queues with owners that have something to start, so that the backlog of one hides nobody else's work.
+
+        A bounded number: those with the most urgent operation, and those with the oldest.
+        """
+        urgent, oldest = func.max(OPERATION.c.priority), func.min(OPERATION.c.not_before_ms)
+        shares = (
+            self._waiting()
+            .with_only_columns(OPERATION.c.queue, OPERATION.c.owner)
+            .group_by(OPERATION.c.queue, OPERATION.c.owner)
+        )
+        found: dict[tuple[str, str], None] = {}
+        for order in ((urgent.desc(), oldest), (oldest,)):
+            rows = connection.execute(shares.order_by(*order, OPERATION.c.queue, OPERATION.c.owner).limit(_MOST_SHARES))
+            found |= {(row.queue, row.owner): None for row in rows}
+        return list(found)
+
+    def _waiting(self) -> Select[Any]:
+        """What may start now: not paused, not quarantined, and no other of its kind at work on its table."""
         now = self._database.now
+        at_work = OPERATION.alias("at_work")
         return (
             select(
                 OPERATION.c.operation_id,
@@ -261,10 +281,14 @@ class SqlClaims:
             .join(TBL_STATE, TBL_STATE.c.tbl_id == OPERATION.c.tbl_id)
             .where(
                 OPERATION.c.status == Status.PENDING,
-                OPERATION.c.queue == queue,
                 OPERATION.c.not_before_ms <= now,
                 TBL_STATE.c.is_paused.is_(False),
                 TBL_STATE.c.quarantine == "",
+                ~exists().where(
+                    at_work.c.tbl_id == OPERATION.c.tbl_id,
+                    at_work.c.status.in_(_HELD),
+                    at_work.c.action == OPERATION.c.action,
+                ),
             )
         )
 
