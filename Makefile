@@ -32,6 +32,9 @@ ROWS ?=
 # More for the benchmark: make bench BENCH_ARGS="--reuse-java --only java,ours_spark"
 BENCH_ARGS ?=
 
+# For the load on the management service. Without any: 20,000 tables, 200,000 finished operations, 300 submits a second.
+LOAD_ARGS ?=
+
 # For the planning benchmark: partitions of its tables. Without any: 640,000 in memory, 64,000 on disk.
 PLANNING_ARGS ?=
 
@@ -143,6 +146,11 @@ clusters: java $(STAMP) $(STAMP_FLINK) ## The engines of the service on real clu
 .PHONY: bench
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
 	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) $(BENCH_ARGS)
+
+.PHONY: bench-service
+bench-service: $(STAMP) ## Load on the management service over PostgreSQL; LOAD_ARGS="--tables 2000 --rate 50 --seconds 20"
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { echo "The load needs PostgreSQL. Install it: apt-get install postgresql" >&2; exit 1; }
+	$(BIN)/python -m bench.service $(LOAD_ARGS)
 
 .PHONY: bench-planning
 bench-planning: $(STAMP) ## Scheduling on 640,000 partitions of which ten were touched; PLANNING_ARGS="--memory 64000"

@@ -1,0 +1,230 @@
+"""Load on the management service: submits at a fixed rate, and the time of a scheduler pass as the history grows.
+
+    python -m bench.service --tables 20000 --history 200000 --rate 300 --seconds 60
+
+One PostgreSQL (Debian's), one `tablekeeper serve` process, and a client that sends each request at its own moment,
+whether or not those before it were answered. Every request names another table with a plan that waits on its timeline,
+as writers do. Prints figures and ends with status 1 if a request was refused; the goals are printed beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert, text
+
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.decisions.choose import choose_next
+from tablekeeper.server.model import ServiceAction, Status
+from tablekeeper.server.settings import Limits
+from tablekeeper.server.store.protocol import NewTable, Submission
+from tablekeeper.server.store.rows import path_digest
+from tablekeeper.server.store.schema import OPERATION, TBL, TBL_STATE
+from tablekeeper.server.store.sql import SqlJobStore, open_store
+from tests.support.chaos_lake import make_lake
+from tests.support.databases import DebianPostgres, new_database
+from tests.support.served import Served, running_service
+
+__all__ = ["main"]
+
+CLOCK = SYSTEM_RUNTIME.clock
+CONNECTIONS = 32
+WAITING = 2000
+PASSES = 20
+BATCH = 5000
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def link_tables(folder: Path, count: int) -> tuple[Path, str]:
+    """Tables that share their files by hard links, each with the same plan that waits; the folder and the instant."""
+    template = make_lake(folder, 1)[0]
+    instant, rng = None, random.Random(1)
+    while instant is None:
+        template.write(rng)
+        instant = template.schedule()
+    shutil.rmtree(folder / "lake" / template.name / ".hoodie" / ".tablekeeper", ignore_errors=True)
+    lake = folder / "many"
+    for number in range(count):
+        shutil.copytree(template.path, lake / f"t{number}", copy_function=os.link)
+    return lake, instant
+
+
+def register(store: SqlJobStore, lake: Path, count: int) -> list[int]:
+    """The tables in the database, idle: nobody looks at them during the run."""
+    first = store.register_table(NewTable("db", "t0", f"file://{lake}/t0"))[0].table_id
+    with store._database.engine.begin() as connection:
+        state = dict(connection.execute(TBL_STATE.select()).one()._mapping)
+        table = dict(connection.execute(TBL.select()).one()._mapping)
+        later = state["look_at_ms"] + 10**9
+        ids = list(range(first, first + count))
+        for begin in range(1, count, BATCH):
+            numbers = range(begin, min(begin + BATCH, count))
+            paths = {n: f"file://{lake}/t{n}" for n in numbers}
+            rows = [table | {"id": first + n, "table_name": f"t{n}", "base_path": paths[n]} for n in numbers]
+            connection.execute(insert(TBL), rows)
+            digests = [{"tbl_id": first + n, "path_digest": path_digest(paths[n])} for n in numbers]
+            connection.execute(insert(TBL_STATE), [state | each | {"look_at_ms": later} for each in digests])
+        connection.execute(TBL_STATE.update().values(look_at_ms=later))
+        connection.execute(text("SELECT setval('tbl_id_seq', (SELECT max(id) FROM tbl))"))
+    return ids
+
+
+def add_history(store: SqlJobStore, ids: Sequence[int], count: int) -> None:
+    """Operations that have completed."""
+
+    seed = store.submit(Submission(ids[0], "00000000000000000", ServiceAction.COMPACTION)).operation
+    with store._database.engine.begin() as connection:
+        row = dict(connection.execute(OPERATION.select()).one()._mapping)
+        del row["operation_id"]
+        done = row | {"status": Status.COMPLETED, "finished_ms": store.now_ms()}
+        for begin in range(0, count, BATCH):
+            numbers = range(begin, min(begin + BATCH, count))
+            rows = [done | {"tbl_id": ids[n % len(ids)], "instant": f"2020{n:013d}"} for n in numbers]
+            connection.execute(insert(OPERATION), rows)
+        connection.execute(OPERATION.delete().where(OPERATION.c.operation_id == seed.operation_id))
+    with store._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE"))
+
+
+def time_passes(store: SqlJobStore, ids: Sequence[int]) -> tuple[float, float]:
+    """Median and slowest of some scheduler passes with operations of 20 owners waiting, in milliseconds."""
+
+    seed = store.submit(Submission(ids[0], "19990000000000000", ServiceAction.CLEAN)).operation
+    with store._database.engine.begin() as connection:
+        query = OPERATION.select().where(OPERATION.c.operation_id == seed.operation_id)
+        row = dict(connection.execute(query).one()._mapping)
+        del row["operation_id"]
+        more = range(1, WAITING)
+        rows = [row | {"tbl_id": ids[n % len(ids)], "instant": f"1999{n:013d}", "owner": f"o{n % 20}"} for n in more]
+        connection.execute(insert(OPERATION), rows)
+    taken = []
+    for _ in range(PASSES):
+        begun_s = CLOCK.monotonic_s()
+        choose_next(store.load_work(Limits().scheduler_window), Limits(), slots=8)
+        taken.append(1000 * (CLOCK.monotonic_s() - begun_s))
+    with store._database.engine.begin() as connection:
+        connection.execute(OPERATION.delete().where(OPERATION.c.status == Status.PENDING))
+    return percentile(taken, 0.5), max(taken)
+
+
+async def send(served: Served, bodies: Sequence[bytes], rate: float) -> tuple[list[float], list[str]]:
+    """Send them at their moments; the seconds from each one's moment to its answer, and what was refused."""
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    waiting: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
+    taken: list[float] = []
+    refused: list[str] = []
+
+    async def work() -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        while (item := await waiting.get()) is not None:
+            due_s, body = item
+            head = f"POST /v1/hoodie/service/compact/submit HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            sizes = [line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            told = await reader.readexactly(int(sizes[0].partition(b":")[2]))
+            taken.append(CLOCK.monotonic_s() - due_s)
+            if not answer.startswith(b"HTTP/1.1 200") or b'"accepted"' not in told:
+                refused.append(told[:200].decode(errors="replace"))
+        writer.close()
+
+    workers = [asyncio.create_task(work()) for _ in range(CONNECTIONS)]
+    begun_s = CLOCK.monotonic_s()
+    for number, body in enumerate(bodies):
+        due_s = begun_s + number / rate
+        await asyncio.sleep(max(0.0, due_s - CLOCK.monotonic_s()))
+        waiting.put_nowait((due_s, body))
+    for _ in workers:
+        waiting.put_nowait(None)
+    await asyncio.gather(*workers)
+    return taken, refused
+
+
+def resident_mb(url: str) -> float:
+    """Memory of the process that serves this port."""
+    port = url.rpartition(":")[2].encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"serve" in line and port in line:
+                    return int((entry / "statm").read_text().split()[1]) * 4096 / 1e6
+            except OSError:
+                continue
+    return 0.0
+
+
+def main() -> int:
+    """Run it; 1 if anything was refused."""
+    arguments = _arguments()
+    folder = Path(tempfile.mkdtemp(prefix="tkload"))
+    (folder / "pg").mkdir()
+    server = DebianPostgres(folder / "pg")
+    server.start()
+    try:
+        url = new_database(server.url, "load")
+        store = open_store(url)
+        store.migrate()
+        lake, instant = link_tables(folder, arguments.tables)
+        ids = register(store, lake, arguments.tables)
+        add_history(store, ids, 1000)
+        small = time_passes(store, ids)
+        with store._database.engine.begin() as connection:
+            connection.execute(OPERATION.delete())
+        add_history(store, ids, arguments.history)
+        large = time_passes(store, ids)
+        print(f"scheduler pass, {WAITING} waiting (goal: under 200 ms, not growing with the history):")
+        for finished, (median, most) in ((1000, small), (arguments.history, large)):
+            print(f"  {median:.0f} ms median, {most:.0f} ms most after {finished:,} finished operations")
+        store.close()
+        plain = url.replace("postgresql+psycopg", "postgresql")
+        extra = ["--db", plain, "--slots", "0"]
+        with running_service(folder / "service", allow=lake, arguments=extra) as served:
+            bodies = [_body(n, instant) for n in range(min(arguments.tables, int(arguments.rate * arguments.seconds)))]
+            before_mb = resident_mb(served.url)
+            taken, refused = asyncio.run(send(served, bodies, arguments.rate))
+            after_mb = resident_mb(served.url)
+        p50, p95, p99 = (1000 * percentile(taken, share) for share in (0.5, 0.95, 0.99))
+        shown = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms, p99 {p99:.0f} ms"
+        print(f"{len(taken)} submits at {arguments.rate:g}/s: {shown} (goal: p99 under 50), {len(refused)} refused")
+        print(f"  memory {before_mb:.0f} MB before, {after_mb:.0f} MB after")
+        for each in refused[:3]:
+            print(f"  refused: {each}")
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if refused else 0
+
+
+def _body(number: int, instant: str) -> bytes:
+    fields: dict[str, Any] = {"db_name": "db", "table_name": f"t{number}", "owner": "default", "instant": instant}
+    return json.dumps(fields).encode()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=20_000)
+    parser.add_argument("--history", type=int, default=200_000)
+    parser.add_argument("--rate", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
