@@ -475,24 +475,6 @@ def test_an_attempt_ends_and_its_alarm_opens_with_the_operation_or_not_at_all(
     assert len(store.claim_deliveries(10, hold_s=1.0)) == 1
 
 
-def test_old_attempts_and_instances_go_and_the_newest_stay(
-    store: SqlJobStore, store_clock: StoreClock, table_id: int
-) -> None:
-    operation = submit(store, table_id)
-    for number in range(1, 54):
-        held = claim(store, operation)
-        store.start_attempt(held.lease, engine="arrow", log_path="")
-        ended = EndedAttempt(number, AttemptOutcome.ELSEWHERE)
-        store.settle(held.lease, Signal.RETRY, note="held elsewhere", ended=ended)
-    store.beat(NewInstance("old", "h", 1, "", 2))
-    store_clock.advance(3600)
-    store.beat(NewInstance("new", "h", 1, "", 2))
-    assert store.prune(keep_s=1800, limit=100) == 3 + 1
-    assert [each.number for each in store.load_attempts(operation.operation_id)] == list(range(53, 3, -1))
-    assert [each.instance_id for each in store.list_instances()] == ["new"]
-    assert store.prune(keep_s=1800, limit=100) == 0
-
-
 def test_the_backlog_of_one_owner_hides_nobody_elses_work(store: SqlJobStore, table_id: int) -> None:
     for number in range(20):
         submit(store, table_id, f"202611181200000{number:02d}", priority=9)
