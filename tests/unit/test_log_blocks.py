@@ -114,8 +114,8 @@ def test_a_block_that_no_magic_follows_is_corrupt() -> None:
     assert _types(_block() + b"garbage" + _block()) == [BlockType.CORRUPT, BlockType.AVRO_DATA]
 
 
-def test_the_beginning_of_a_magic_at_the_end_of_the_file_is_no_block() -> None:
-    assert _types(_block() + b"#HUDI") == [BlockType.AVRO_DATA]
+def test_the_beginning_of_a_magic_at_the_end_of_the_file_is_a_corrupt_block() -> None:
+    assert _types(_block() + b"#HUDI") == [BlockType.AVRO_DATA, BlockType.CORRUPT]
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, 2**62, -(2**63)])
