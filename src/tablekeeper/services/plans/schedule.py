@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from tablekeeper.errors import NotFoundError
 from tablekeeper.model import (
     CommitMetadata,
     FileGroupId,
@@ -126,7 +127,12 @@ def schedule_plan(
         drafted = load_draft(environment, service, flags=flags, incremental=incremental)
         if not drafted.draft.work:
             return None
-        refuse_damaged_draft(environment, drafted.draft, drafted.snapshot, drafted.window)
+        try:
+            refuse_damaged_draft(environment, drafted.draft, drafted.snapshot, drafted.window)
+        except NotFoundError:
+            # A commit of the draft's timeline was taken back or archived meanwhile.
+            rounds_left -= 1
+            continue
         withdraw_idle_rollbacks(environment, drafted.timeline)
         published = _publish(environment, service, drafted, flags)
         if isinstance(published, ScheduledPlan):
