@@ -15,8 +15,11 @@ import tablekeeper as tk
 from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import FencedError, LockNotAcquiredError
+from tablekeeper.format.plans import InstantInfo, RestorePlan, encode_restore_plan
+from tablekeeper.model import Action, RequestedTime
 from tablekeeper.storage import MemoryStorage
 from tablekeeper.table.writer_options import load_writer_options
+from tablekeeper.timeline import create_requested, following_time
 from tests.support.meanwhile import Interrupted
 from tests.support.recovery_world import World
 from tests.support.table_builder import trips
@@ -25,6 +28,7 @@ __all__: list[str] = []
 
 LOCK = ".hoodie/.locks/table_lock.json"
 TIMELINE = ".hoodie/timeline"
+CANCEL = ".hoodie/.cancel/"
 OPTIONS = {
     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
     "hoodie.clean.commits.retained": "1",
@@ -44,6 +48,8 @@ ACTS: dict[str, tuple[str, Act]] = {
     "rollback": ("cow", lambda table: table.rollback(table.timeline()[-1].requested_at)),
     "savepoint": ("cow", lambda table: table.savepoint()),
     "restore": ("cow", lambda table: table.restore(table.savepoints()[0].instant)),
+    "resume_restore": ("cow", lambda table: table.restore(table.savepoints()[0].instant)),
+    "cancel": ("cow", lambda table: table.cancel(table.plans()[0].instant, wait=0)),
 }
 
 
@@ -69,25 +75,42 @@ class Thief:
 
 
 def content(world: World) -> dict[str, bytes]:
-    """Instant files, current and archived, and data files."""
+    """Instant files, current and archived, requests to cancel a plan, and data files."""
     paths = [file.path for file in world.storage.walk("")]
-    seen = [path for path in paths if not path.startswith(".hoodie/") or path.startswith(f"{TIMELINE}/")]
+    seen = [path for path in paths if not path.startswith(".hoodie/") or path.startswith((f"{TIMELINE}/", CANCEL))]
     return {path: world.storage.read(path) for path in seen}
 
 
 def new_world(name: str) -> World:
-    """Some commits; for a restore also a savepoint with a commit after it."""
+    """Some commits; for a restore also a savepoint with a commit after it, for what is about plans a plan."""
     world = World(table_type=ACTS[name][0], options=OPTIONS)
     for value in (1.0, 2.0, 3.0, 4.0, 5.0):
         world.upsert(trips(("a", "sf", 1, value), ("b", "sf", 1, value), ("c", "la", 1, value)))
     world.clock.advance(10)
     if name == "cluster":
         world.table.bulk_insert(trips(("d", "sf", 1, 1.0)))
-    if name == "restore":
-        world.table.savepoint()
-        world.upsert(trips(("a", "sf", 1, 6.0)))
+    if name in ("restore", "resume_restore"):
+        saved = world.table.savepoint().instant
+        later = world.upsert(trips(("a", "sf", 1, 6.0))).instant
+        if name == "resume_restore":
+            request_restore(world, saved, later)
+    if name == "cancel":
+        assert world.table.schedule_clustering(order_by="ts", cancellable=True) is not None
     world.clock.advance(10)
     return world
+
+
+def request_restore(world: World, saved: RequestedTime, later: RequestedTime) -> None:
+    """What a process leaves that died just after it had asked for the restore."""
+    plan = RestorePlan((InstantInfo(later.value, Action.COMMIT.value),), savepoint=saved.value)
+    requested_at = RequestedTime(following_time(world.timeline.newest_time))
+    create_requested(
+        world.storage,
+        world.table.config,
+        requested_at=requested_at,
+        action=Action.RESTORE,
+        content=encode_restore_plan(plan),
+    )
 
 
 def client(world: World) -> tuple[tk.Table, Interrupted]:
