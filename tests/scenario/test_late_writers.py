@@ -32,10 +32,11 @@ def world() -> Iterator[World]:
     made.forget()
 
 
-@pytest.fixture
-def leased() -> Iterator[World]:
-    """The same with a lock whose lease lapses."""
+@pytest.fixture(params=[True, False], ids=["scopes", "no_scopes"])
+def leased(request: pytest.FixtureRequest) -> Iterator[World]:
+    """The same with a lock whose lease lapses, on a store that keeps late changes out, and on one that cannot."""
     made = World(table_type="mor", options={"hoodie.write.lock.provider": LEASED_LOCK})
+    made.has_scopes = request.param
     made.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0), ("c", "la", 1, 1.0)))
     yield made
     made.forget()
