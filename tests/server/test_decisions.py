@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tablekeeper.server.decisions.alarms import BACKLOG, World, plan_alarms
 from tablekeeper.server.decisions.choose import AGING_S, choose_next, urgency
-from tablekeeper.server.decisions.due import plan_due, table_facts
+from tablekeeper.server.decisions.due import foresee, plan_due, table_facts
 from tablekeeper.server.decisions.explain import explain_operation
 from tablekeeper.server.decisions.outcomes import back_off_s, judge_attempt
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
@@ -87,6 +87,32 @@ def test_nothing_more_is_due_while_an_operation_is_about_to_have_a_plan() -> Non
     plan = PendingAction("20261118110000000", "compaction", "requested")
     summary = replace(QUIET, deltas_since_compaction=9, pending=(plan,))
     assert plan_due(summary, ALL, now_ms=NOW_MS, active=frozenset({COMPACTION})) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "times", "is_due"),
+    [
+        (CLEAN, {"write_times": ("1",) * 10 + ("3",) * 9}, False),
+        (CLEAN, {"write_times": ("1",) * 10 + ("3",) * 10}, True),
+        (CLUSTERING, {"write_times": ("1",) * 20 + ("3",) * 19}, False),
+        (CLUSTERING, {"write_times": ("1",) * 20 + ("3",) * 20}, True),
+        (ServiceAction.ARCHIVE, {"completion_times": ("1",) * 30 + ("3",) * 29}, False),
+        (ServiceAction.ARCHIVE, {"completion_times": ("1",) * 30 + ("3",) * 30}, True),
+    ],
+)
+def test_what_found_nothing_to_do_is_due_again_after_as_many_further_commits(
+    action: ServiceAction, times: dict[str, Any], is_due: bool
+) -> None:
+    summary = replace(QUIET, is_mor=False, commits_since_clustering=99, commits_since_clean=99, instants=99, **times)
+    policy = replace(ALL, services=(action,))
+    assert [each.action for each in plan_due(summary, policy, now_ms=NOW_MS)] == [action]
+    due = plan_due(summary, policy, now_ms=NOW_MS, found_nothing={action: "2"})
+    assert [each.action for each in due] == [action] * is_due
+    (seen,) = [each for each in foresee(summary, policy, now_ms=0, found_nothing={action: "2"}) if each.is_hosted]
+    assert (seen.is_due, "which found nothing to do" in seen.why) == (is_due, True)
+    # One that found something since then counts from there.
+    recent = replace(summary, commits_since_clustering=1, commits_since_clean=1, instants=1)
+    assert plan_due(recent, policy, now_ms=NOW_MS, found_nothing={action: "2"}) == []
 
 
 def test_work_outside_of_the_window_waits_for_it_and_has_a_deadline() -> None:

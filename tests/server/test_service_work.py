@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,14 +104,20 @@ def test_a_copy_on_write_table_is_clustered_and_cleaned_by_its_policy(service: S
     assert {each.action for each in operations(service, Status.COMPLETED)} == set(policy.services or ())
     (sorted_file,) = table.files()
     assert sorted_file.base is not None
-    # The first clean kept what readers of the commit before the clustering need.
-    table.upsert(trips(("k0", "sf", 2, 9.0)))
-    service.store.notice_commit(table_id)
+    # The first clean kept what readers of the commit before the clustering need, and is not repeated at each commit.
+    service.store.change_policy(table_id, replace(policy, services=(ServiceAction.CLEAN,)))
+    for ts in range(2, 7):
+        assert len(operations(service, Status.COMPLETED)) == 2
+        table.upsert(trips(("k0", "sf", ts, 5.0 + ts)))
+        service.looks.look_at(service.store.load_table(table_id))
+        assert [each.why for each in operations(service, Status.PENDING)] == (
+            [] if ts < 6 else ["5 commits since the last clean, which found nothing to do, due from 5 on"]
+        )
     run_until(service, lambda: len(operations(service, Status.COMPLETED)) == 3)
     newest, *_ = operations(service, Status.COMPLETED)
     (cleaned,) = service.store.load_attempts(newest.operation_id)
-    assert (newest.action, cleaned.result["files_deleted"]) == (ServiceAction.CLEAN, 4)
-    assert rows_of(table.read(), "id", "fare") == [("k0", 9.0), ("k1", 1.0), ("k2", 2.0), ("k3", 3.0)]
+    assert (newest.action, cleaned.result["files_deleted"]) == (ServiceAction.CLEAN, 8)
+    assert rows_of(table.read(), "id", "fare") == [("k0", 11.0), ("k1", 1.0), ("k2", 2.0), ("k3", 3.0)]
 
 
 def test_a_plan_whose_request_was_lost_is_found_on_the_timeline(service: Service, table: tk.Table) -> None:

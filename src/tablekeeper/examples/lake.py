@@ -35,7 +35,7 @@ _COPIED = ("drivers", "riders")
 _CITIES = ("amsterdam", "berlin", "lagos", "nyc")
 _SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("version", pa.int64()), ("note", pa.string())])
 _COMPACT_AFTER = 6
-_SHARED = {"clean_after_commits": 12, "keep_commits": 2}
+_SHARED = {"keep_commits": 2}
 _POLICIES: dict[str, dict[str, Any]] = {
     "mor": {**_SHARED, "services": ["compaction", "clean"], "compact_after_commits": _COMPACT_AFTER},
     # Writers never wait for a clustering that is cancellable, and never fail because of one.

@@ -42,9 +42,8 @@ class TimelineSummary:
 
     `behind_since_ms` is when the first delta commit completed that no compaction has seen; None if there is none.
     `completed` are requested times; whatever began before `first_time` has been archived. `latest_completed` is the
-    newest completed plan of each service.
-    `completed` are requested times; whatever began before `first_time` has been archived. `services` are the table
-    services among the completed ones.
+    newest completed plan of each service. `completion_times` are of all completed instants, `write_times` of those
+    that are commits. `services` are the table services among the completed ones.
     """
 
     name: str
@@ -61,6 +60,16 @@ class TimelineSummary:
     first_time: str = ""
     latest_completed: Mapping[str, str] = field(default_factory=dict)
     services: tuple[CompletedService, ...] = ()
+    completion_times: tuple[str, ...] = ()
+    write_times: tuple[str, ...] = ()
+
+    def instants_after(self, time: str) -> int:
+        """How many instants completed after this time."""
+        return sum(each > time for each in self.completion_times)
+
+    def commits_after(self, time: str) -> int:
+        """How many commits completed after this time."""
+        return sum(each > time for each in self.write_times)
 
     def has_completed(self, instant: str) -> bool:
         """Whether the action of this instant completed, also if it has been archived since."""
@@ -119,12 +128,18 @@ def summarize_timeline(files: Sequence[Instant], config: TableConfig) -> Timelin
             for action, service in _SERVICES.items()
             if i.requested_at in planned.get(action, ())
         ),
+        completion_times=tuple(_completion_time(each) for each in timeline.completed),
+        write_times=tuple(_completion_time(each) for each in timeline.completed_writes),
     )
 
 
 def _completed_after(instants: Sequence[Instant], requested: str) -> list[Instant]:
-    return [i for i in instants if (i.completed_at.value if i.completed_at else i.requested_at.value) > requested]
+    return [each for each in instants if _completion_time(each) > requested]
 
 
 def _completed_ms(instant: Instant, zone: str) -> int:
-    return parse_time((instant.completed_at or instant.requested_at).value, zone=zone)
+    return parse_time(_completion_time(instant), zone=zone)
+
+
+def _completion_time(instant: Instant) -> str:
+    return (instant.completed_at or instant.requested_at).value

@@ -8,8 +8,9 @@ from typing import Any
 
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.shown import shown_table
-from tablekeeper.server.decisions.due import foresee
+from tablekeeper.server.decisions.due import REMEMBERED, foresee
 from tablekeeper.server.model import ManagedTable, Role
+from tablekeeper.server.store.fruitless import load_found_nothing
 from tablekeeper.server.store.overview import TableOrder
 from tablekeeper.server.store.protocol import JobStore
 from tablekeeper.server.store.wanted import TableFilter
@@ -96,5 +97,10 @@ class OverviewCalls:
         caller.require(Role.VIEWER)
         caller.require_table(table)
         policy = self._store.effective_policy(table)
-        seen = foresee(self._look(table.base_path), policy, now_ms=self._store.now_ms())
+        seen = foresee(
+            self._look(table.base_path),
+            policy,
+            now_ms=self._store.now_ms(),
+            found_nothing=load_found_nothing(self._store, table.table_id, REMEMBERED),
+        )
         return [{**asdict(each), "action": each.action.value} for each in seen]

@@ -1,19 +1,25 @@
 """What is due on a table: from a summary of its timeline and its policy. Pure.
 
 Plans that wait on the timeline are due whoever made them. Services that the policy hosts are due by its triggers, one
-operation an action and state of the timeline, so that deciding twice is deciding once.
+operation an action and state of the timeline, so that deciding twice is deciding once. A service that found nothing to
+do is due again after as many further commits as make it due, not after the next one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tablekeeper.server.model import ServiceAction, TableFacts, unplanned_instant
 from tablekeeper.server.policy import MINUTES_PER_DAY, Policy
 from tablekeeper.table.summary import TimelineSummary
 
-__all__ = ["DueWork", "Outlook", "foresee", "plan_due", "table_facts"]
+__all__ = ["REMEMBERED", "DueWork", "Outlook", "foresee", "plan_due", "table_facts"]
+
+NOTHING_FOUND: Mapping[ServiceAction, str] = {}
+REMEMBERED = frozenset({ServiceAction.CLUSTERING, ServiceAction.CLEAN, ServiceAction.ARCHIVE})
+"""Services that leave no trace on the timeline where they find nothing to do, so that somebody has to remember it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,32 @@ class Outlook:
     least: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """So much of something, and the least that makes a service due, None if there is no limit."""
+
+    count: int
+    least: int | None
+    what: str
+
+    @property
+    def why_due(self) -> str:
+        return _enough(self.count, self.least, self.what)
+
+
 def plan_due(
-    summary: TimelineSummary, policy: Policy, *, now_ms: int, active: frozenset[ServiceAction] = frozenset()
+    summary: TimelineSummary,
+    policy: Policy,
+    *,
+    now_ms: int,
+    active: Collection[ServiceAction] = (),
+    found_nothing: Mapping[ServiceAction, str] = NOTHING_FOUND,
 ) -> list[DueWork]:
-    """All that is due. `active` are actions of which the service has an operation that has no plan yet."""
+    """All that is due.
+
+    `active` are actions of which the service has an operation that has no plan yet. `found_nothing` tells for an action
+    the newest time of the timeline on which it found nothing to do.
+    """
     delay_s = 60.0 * policy.minutes_until_window(now_ms // 60_000 % MINUTES_PER_DAY)
     deadline_in_s = _deadline_in_s(summary, policy, now_ms)
     waiting = [
@@ -56,38 +84,26 @@ def plan_due(
     planned = {ServiceAction.parse(each.service) for each in summary.pending}
     due = [
         DueWork(action, unplanned_instant(action, summary.newest_time), why, deadline_in_s, delay_s)
-        for action, why in _triggered(summary, policy, now_ms)
+        for action, why in _triggered(summary, policy, now_ms, found_nothing)
         if action not in active and not (action.has_plan and action in planned)
     ]
     return [*waiting, *due]
 
 
-def foresee(summary: TimelineSummary, policy: Policy, *, now_ms: int) -> list[Outlook]:
-    """The services that a table can have, with what is due and what is not yet."""
-    due = _reasons(summary, policy, now_ms)
-    counts = {
-        ServiceAction.COMPACTION: (
-            summary.deltas_since_compaction,
-            policy.compact_after_commits,
-            "delta commits since the last compaction",
-        ),
-        ServiceAction.LOG_COMPACTION: (
-            summary.deltas_since_log_compaction,
-            policy.log_compact_after_commits,
-            "delta commits since the last log compaction",
-        ),
-        ServiceAction.CLUSTERING: (
-            summary.commits_since_clustering,
-            policy.cluster_after_commits,
-            "commits since the last clustering",
-        ),
-        ServiceAction.CLEAN: (summary.commits_since_clean, policy.clean_after_commits, "commits since the last clean"),
-        ServiceAction.ARCHIVE: (summary.instants, policy.archive_after_instants, "instants on the timeline"),
-    }
+def foresee(
+    summary: TimelineSummary,
+    policy: Policy,
+    *,
+    now_ms: int,
+    found_nothing: Mapping[ServiceAction, str] = NOTHING_FOUND,
+) -> list[Outlook]:
+    """The services that a table can have, with what is due and what is not yet. `found_nothing` as for `plan_due`."""
+    due = _reasons(summary, policy, now_ms, found_nothing)
     seen = []
-    for action, (count, least, what) in counts.items():
+    for action, counted in _counts(summary, policy, found_nothing).items():
         if not summary.is_mor and action in (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION):
             continue
+        count, least, what = counted.count, counted.least, counted.what
         not_yet = f"{count} of {least} {what}" if least is not None else f"{count} {what}, and no limit is set"
         seen.append(
             Outlook(action, policy.hosts(action), bool(due[action]), due[action] or not_yet, count=count, least=least)
@@ -111,26 +127,54 @@ def table_facts(summary: TimelineSummary) -> TableFacts:
     )
 
 
-def _triggered(summary: TimelineSummary, policy: Policy, now_ms: int) -> list[tuple[ServiceAction, str]]:
-    reasons = _reasons(summary, policy, now_ms)
+def _triggered(
+    summary: TimelineSummary, policy: Policy, now_ms: int, found_nothing: Mapping[ServiceAction, str]
+) -> list[tuple[ServiceAction, str]]:
+    reasons = _reasons(summary, policy, now_ms, found_nothing)
     return [(action, why) for action, why in reasons.items() if why and policy.hosts(action)]
 
 
-def _reasons(summary: TimelineSummary, policy: Policy, now_ms: int) -> dict[ServiceAction, str]:
+def _reasons(
+    summary: TimelineSummary, policy: Policy, now_ms: int, found_nothing: Mapping[ServiceAction, str]
+) -> dict[ServiceAction, str]:
     """Why each service is due by its triggers, empty if it is not; whether the policy hosts it or not."""
-    return {
-        ServiceAction.COMPACTION: _compaction(summary, policy, now_ms),
-        ServiceAction.LOG_COMPACTION: _enough(
-            summary.deltas_since_log_compaction if summary.is_mor else 0,
+    by_count = {action: each.why_due for action, each in _counts(summary, policy, found_nothing).items()}
+    if not summary.is_mor:
+        by_count[ServiceAction.LOG_COMPACTION] = ""
+    waiting = [each.instant for each in summary.pending if each.service == ServiceAction.CLEAN.value]
+    if waiting:
+        by_count[ServiceAction.CLEAN] = f"clean {waiting[0]} has not completed"
+    return {**by_count, ServiceAction.COMPACTION: _compaction(summary, policy, now_ms)}
+
+
+def _counts(
+    summary: TimelineSummary, policy: Policy, found_nothing: Mapping[ServiceAction, str]
+) -> dict[ServiceAction, _Count]:
+    counts = {
+        ServiceAction.COMPACTION: _Count(
+            summary.deltas_since_compaction, policy.compact_after_commits, "delta commits since the last compaction"
+        ),
+        ServiceAction.LOG_COMPACTION: _Count(
+            summary.deltas_since_log_compaction,
             policy.log_compact_after_commits,
             "delta commits since the last log compaction",
         ),
-        ServiceAction.CLUSTERING: _enough(
+        ServiceAction.CLUSTERING: _Count(
             summary.commits_since_clustering, policy.cluster_after_commits, "commits since the last clustering"
         ),
-        ServiceAction.CLEAN: _clean(summary, policy),
-        ServiceAction.ARCHIVE: _enough(summary.instants, policy.archive_after_instants, "instants on the timeline"),
+        ServiceAction.CLEAN: _Count(
+            summary.commits_since_clean, policy.clean_after_commits, "commits since the last clean"
+        ),
+        ServiceAction.ARCHIVE: _Count(summary.instants, policy.archive_after_instants, "instants on the timeline"),
     }
+    for action in REMEMBERED & found_nothing.keys():
+        is_archive = action is ServiceAction.ARCHIVE
+        after = (summary.instants_after if is_archive else summary.commits_after)(found_nothing[action])
+        if after < counts[action].count:
+            noun = "instants" if is_archive else "commits"
+            what = f"{noun} since the last {action.value}, which found nothing to do"
+            counts[action] = _Count(after, counts[action].least, what)
+    return counts
 
 
 def _compaction(summary: TimelineSummary, policy: Policy, now_ms: int) -> str:
@@ -147,13 +191,6 @@ def _compaction(summary: TimelineSummary, policy: Policy, now_ms: int) -> str:
         return f"reads merge up to {behind} logs, more than {policy.max_read_amplification:g}x read amplification"
     age_s = (now_ms - (summary.behind_since_ms or now_ms)) // 1000
     return _enough(age_s, policy.compact_after_s, "seconds since the first delta commit that is not compacted")
-
-
-def _clean(summary: TimelineSummary, policy: Policy) -> str:
-    waiting = [each.instant for each in summary.pending if each.service == "clean"]
-    if waiting:
-        return f"clean {waiting[0]} has not completed"
-    return _enough(summary.commits_since_clean, policy.clean_after_commits, "commits since the last clean")
 
 
 def _enough(count: int, least: int | None, what: str) -> str:

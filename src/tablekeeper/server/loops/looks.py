@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tablekeeper.runtime import Event
-from tablekeeper.server.decisions.due import plan_due, table_facts
+from tablekeeper.server.decisions.due import REMEMBERED, DueWork, plan_due, table_facts
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
 from tablekeeper.server.loops.context import LoopContext, about
 from tablekeeper.server.model import ManagedTable, ServiceAction, Status, unplanned_instant
+from tablekeeper.server.policy import Policy
+from tablekeeper.server.store.fruitless import load_found_nothing
 from tablekeeper.server.store.protocol import Submission
 from tablekeeper.table.summary import TimelineSummary
 
@@ -141,7 +143,7 @@ class LookLoop:
         active = store.list_active(table.table_id)
         unplanned = frozenset(each.action for each in active if not each.is_planned)
         has_work = bool(active)
-        for work in plan_due(summary, policy, now_ms=store.now_ms(), active=unplanned):
+        for work in self._due(table, summary, policy, active=unplanned):
             submitted = store.submit(
                 Submission(
                     table.table_id,
@@ -166,6 +168,17 @@ class LookLoop:
             elif should_revive(submitted.operation) and submitted.operation.is_planned:
                 store.revive(submitted.operation.operation_id, note="its plan is on the timeline now")
         return has_work
+
+    def _due(
+        self, table: ManagedTable, summary: TimelineSummary, policy: Policy, *, active: frozenset[ServiceAction]
+    ) -> list[DueWork]:
+        store = self._context.store
+        now_ms = store.now_ms()
+        due = plan_due(summary, policy, now_ms=now_ms, active=active)
+        # The database is asked only where it can make a difference, which is not at every look.
+        doubtful = {each.action for each in due} & REMEMBERED
+        found_nothing = load_found_nothing(store, table.table_id, doubtful)
+        return plan_due(summary, policy, now_ms=now_ms, active=active, found_nothing=found_nothing)
 
     def _note_failure(self, table: ManagedTable, reason: str) -> None:
         store = self._context.store
