@@ -102,6 +102,9 @@ def run_inline(
     for service in services:
         try:
             done += run_due(service)
+        except PlanHeldError as error:
+            _LOG.info("%s after %s: %s", service.name, result.instant, error)
+            notes.append(f"{service.name} is left to who is at work on it: {error}")
         except TablekeeperError as error:
             _LOG.warning("%s after %s failed: %s", service.name, result.instant, error)
             notes.append(f"{service.name} after the write failed: {error}")
