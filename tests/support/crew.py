@@ -13,7 +13,6 @@ import tablekeeper as tk
 from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import TablekeeperError
-from tablekeeper.storage import MemoryStorage
 from tablekeeper.table.writer_options import load_writer_options
 from tests.support.interleaving import ActorStorage, Outcome, Schedule, Stage
 from tests.support.recovery_world import World
@@ -40,7 +39,7 @@ class Crew:
     ) -> None:
         """A process that does this work, unless one of its calls goes wrong."""
         runtime = self.stage.runtime(next(_PROCESSES))
-        store = MemoryStorage(f"memory://{self.world.name}/table", runtime=runtime)
+        store = self.world.open_store(runtime)
         storage = ActorStorage(store, self.stage, point)
         merged = Options(options).merged_over(load_writer_options(self.world.storage))
         table = tk.Table(storage, LocalEngine(threads=1, runtime=runtime), merged, runtime=runtime)
@@ -70,7 +69,7 @@ def calls_before(
 
     It begins when nobody has done anything for `idle_s`.
     """
-    copy = world.copy()
+    copy = world.copy(has_scopes=world.has_scopes)
     copy.clock.advance(idle_s)
     table, storage, _ = copy.client(point)
     try:
