@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, json_format
+from google.protobuf import descriptor_pb2, json_format, struct_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_tools import protoc
@@ -68,6 +68,46 @@ def test_a_plan_goes_from_registration_to_the_queue(
     assert jobs.load_table(operation.table_id).policy == {"compact_after_commits": 3}
     removed = message_class("RemoveAnswer").FromString(ask(channel, "Remove", **fields))
     assert list(removed.removed) == [plan.instant.value]
+
+
+def struct_of(answer: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = json_format.MessageToDict(struct_pb2.Struct.FromString(answer))
+    return fields
+
+
+def test_operations_are_filtered_and_explained_as_over_rest(
+    channel: grpc.Channel, lake: Path, table: Table, jobs: SqlJobStore
+) -> None:
+    ask(channel, "RegisterTable", base_path=str(lake / "trips"), db_name="db", table_name="trips")
+    for service in ("clean", "clustering"):
+        ask(channel, "RunService", db_name="db", table_name="trips", service=service)
+    clustering, clean = jobs.list_operations(OperationFilter(), Page())
+    ask(channel, "CancelOperation", operation_id=clean.operation_id)
+
+    def listed(**wanted: str) -> list[int]:
+        answer = struct_of(ask(channel, "ListOperations", **wanted))
+        return [int(each["operation_id"]) for each in answer["operations"]]
+
+    assert listed() == [clustering.operation_id, clean.operation_id]
+    assert listed(status="cancelled") == [clean.operation_id]
+    assert listed(status="pending,cancelled", action="cluster") == [clustering.operation_id]
+    assert listed(action="compaction") == []
+    for wrong in ({"status": "asleep"}, {"action": "dance"}):
+        assert refused(channel, "ListOperations", **wrong) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
+    told = message_class("Explanation").FromString(
+        ask(channel, "ExplainOperation", operation_id=clustering.operation_id)
+    )
+    assert told.reasons[0].startswith("It waits for a free slot")
+    ended = message_class("Explanation").FromString(ask(channel, "ExplainOperation", operation_id=clean.operation_id))
+    assert ended.reasons[0].startswith("It is cancelled")
+
+
+def test_the_policy_of_a_database_is_changed_and_shown(channel: grpc.Channel, jobs: SqlJobStore) -> None:
+    policy = json_format.ParseDict({"compact_after_commits": 3}, message_class("DatabasePolicy")().policy)
+    ask(channel, "ChangeDefaultPolicy", db_name="db", policy=policy)
+    assert jobs.default_policy("db").compact_after_commits == 3
+    shown = struct_of(ask(channel, "ShowDefaultPolicy", db_name="db"))
+    assert (shown["db_name"], shown["effective_policy"]["compact_after_commits"]) == ("db", 3)
 
 
 def test_refusals_have_the_codes_of_rest(channel: grpc.Channel, table: Table) -> None:

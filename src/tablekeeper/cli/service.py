@@ -239,6 +239,16 @@ def show(
     typer.echo(json_document(client_of(url).get(path)))
 
 
+@management_commands.command(epilog=examples("tablekeeper service explain 42"))
+@reported
+def explain(
+    operation: OperationId, *, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False
+) -> None:
+    """Why an operation waits, or why it ran when it did."""
+    answer = client_of(url).get(path_of("v1", "operations", operation, "explain"))
+    typer.echo(json_document(answer) if as_json else "\n".join(answer["reasons"]))
+
+
 @management_commands.command(epilog=examples("tablekeeper service logs 42", "tablekeeper service logs 42 --attempt 1"))
 @reported
 def logs(

@@ -12,9 +12,17 @@ from tablekeeper.config.guarded_options import guarded_options
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.engines.parameters import check_settings
-from tablekeeper.server.model import RunParameters
+from tablekeeper.server.model import RunParameters, ServiceAction, Status
 
-__all__ = ["parse_engine", "parse_instants", "parse_name", "parse_run_parameters"]
+__all__ = [
+    "parse_actions",
+    "parse_engine",
+    "parse_instants",
+    "parse_name",
+    "parse_run_parameters",
+    "parse_status",
+    "parse_statuses",
+]
 
 _INSTANT = re.compile(r"\d{14}|\d{17}", re.ASCII)
 _MEMORY = r"\d{1,6}[kKmMgGtT]?[bB]?"
@@ -62,6 +70,25 @@ def parse_engine(text: str, *, known: Collection[str]) -> str:
             f"execution_engine {text[:40]!r}: this service has {', '.join(sorted({'spark', *known}))}"
         )
     return name
+
+
+def parse_status(text: str) -> Status:
+    """By its word."""
+    try:
+        return Status[text.strip().upper()]
+    except KeyError:
+        words = ", ".join(status.word for status in Status)
+        raise RefusedCallError(Refusal.INVALID_REQUEST, f"status {text[:40]!r}: use {words}") from None
+
+
+def parse_statuses(text: str) -> tuple[Status, ...] | None:
+    """One or a comma-separated list; None, which means all, for an empty text."""
+    return tuple(map(parse_status, text.split(","))) if text else None
+
+
+def parse_actions(text: str) -> tuple[ServiceAction, ...] | None:
+    """The same for services, by any of their names."""
+    return tuple(map(ServiceAction.parse, text.split(","))) if text else None
 
 
 def parse_run_parameters(*, resource: str, parallelism: str, extra_params: str) -> RunParameters:

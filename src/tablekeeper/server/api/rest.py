@@ -29,13 +29,14 @@ from tablekeeper.server.api.bodies import (
 )
 from tablekeeper.server.api.guards import refusal_body
 from tablekeeper.server.api.overview import OverviewCalls
+from tablekeeper.server.api.parameters import parse_actions, parse_statuses
 from tablekeeper.server.api.permissions import Caller, Gate, callback_authorization
-from tablekeeper.server.api.refusals import Refusal, RefusedCallError, refusal_of
+from tablekeeper.server.api.refusals import Refusal, refusal_of
 from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
-from tablekeeper.server.model import Role, ServiceAction, Status
+from tablekeeper.server.model import Role, ServiceAction
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 
-__all__ = ["RestCalls", "needs", "parse_status", "rest_application"]
+__all__ = ["RestCalls", "needs", "rest_application"]
 
 _LOG = logging.getLogger(__name__)
 _ROLE = "tablekeeper_role"
@@ -287,8 +288,8 @@ def list_operations(
     table_id = admin.find_table(caller, db_name or "default", table_name).table_id if table_name else None
     wanted = OperationFilter(
         table_id=table_id,
-        statuses=None if status is None else tuple(map(parse_status, status.split(","))),
-        actions=None if action is None else tuple(map(ServiceAction.parse, action.split(","))),
+        statuses=parse_statuses(status or ""),
+        actions=parse_actions(action or ""),
         queue=queue,
         owner=owner,
     )
@@ -299,6 +300,12 @@ def list_operations(
 def show_operation(request: Request, operation_id: Number, caller: Viewer) -> dict[str, Any]:
     """One operation with its attempts."""
     return _calls(request).admin.show_operation(caller, operation_id)
+
+
+@_operations.get("/{operation_id}/explain")
+def explain_operation(request: Request, operation_id: Number, caller: Viewer) -> dict[str, Any]:
+    """Why it waits, or why it ran when it did, in sentences."""
+    return {"operation_id": operation_id, "reasons": _calls(request).admin.explain_operation(caller, operation_id)}
 
 
 @_operations.get("/{operation_id}/log", response_class=PlainTextResponse)
@@ -390,15 +397,6 @@ def health(request: Request) -> JSONResponse:
     """Whether this instance works: it reaches its database. Needs no token and says nothing else."""
     is_ready = _calls(request).is_ready()
     return JSONResponse({"status": "ok" if is_ready else "unavailable"}, status_code=200 if is_ready else 503)
-
-
-def parse_status(text: str) -> Status:
-    """By its word."""
-    try:
-        return Status[text.strip().upper()]
-    except KeyError:
-        words = ", ".join(status.word for status in Status)
-        raise RefusedCallError(Refusal.INVALID_REQUEST, f"status {text[:40]!r}: use {words}") from None
 
 
 def _refused(request: Request, error: Exception) -> JSONResponse:

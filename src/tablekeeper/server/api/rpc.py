@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.runtime import Pool
 from tablekeeper.server.api.administration import AdminCalls, Registration
+from tablekeeper.server.api.parameters import parse_actions, parse_statuses
 from tablekeeper.server.api.permissions import Caller, Gate
 from tablekeeper.server.api.refusals import Refusal, refusal_of
 from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
@@ -167,8 +168,19 @@ def _list_operations(calls: RpcCalls, caller: Caller, message: Any) -> Any:
     table_id = None
     if message.table_name:
         table_id = calls.admin.find_table(caller, message.db_name or "default", message.table_name).table_id
-    wanted = OperationFilter(table_id=table_id, queue=message.queue or None, owner=message.owner or None)
+    wanted = OperationFilter(
+        table_id=table_id,
+        statuses=parse_statuses(message.status),
+        actions=parse_actions(message.action),
+        queue=message.queue or None,
+        owner=message.owner or None,
+    )
     return _struct(calls.admin.list_operations(caller, wanted, _page(message)))
+
+
+def _explain(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    reasons = calls.admin.explain_operation(caller, message.operation_id)
+    return _MESSAGES["Explanation"](operation_id=message.operation_id, reasons=reasons)
 
 
 def _read_log(calls: RpcCalls, caller: Caller, message: Any) -> Any:
@@ -196,6 +208,11 @@ METHODS: Mapping[str, tuple[str, Call]] = {
         "PolicyChange",
         lambda c, who, m: _struct(c.admin.change_policy(who, m.db_name, m.table_name, _policy(m.policy))),
     ),
+    "ShowDefaultPolicy": ("DatabaseName", lambda c, who, m: _struct(c.admin.show_default_policy(who, m.db_name))),
+    "ChangeDefaultPolicy": (
+        "DatabasePolicy",
+        lambda c, who, m: _struct(c.admin.change_default_policy(who, m.db_name, _policy(m.policy))),
+    ),
     "PauseTable": (
         "TableName",
         lambda c, who, m: _struct(c.admin.set_paused(who, m.db_name, m.table_name, is_paused=True)),
@@ -212,6 +229,7 @@ METHODS: Mapping[str, tuple[str, Call]] = {
     ),
     "ListOperations": ("OperationQuery", _list_operations),
     "ShowOperation": ("OperationId", lambda c, who, m: _struct(c.admin.show_operation(who, m.operation_id))),
+    "ExplainOperation": ("OperationId", _explain),
     "ReadLog": ("LogRequest", _read_log),
     "CancelOperation": (
         "CancelRequest",

@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from tablekeeper.server.api.parameters import parse_status
 from tablekeeper.server.api.permissions import Caller
-from tablekeeper.server.api.rest import parse_status
 from tablekeeper.server.dashboard.rendering import (
     calls_of,
     form_of,
