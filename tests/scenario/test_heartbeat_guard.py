@@ -392,6 +392,12 @@ def test_mutable_e_an_executor_after_clean_runs_a_young_plan_and_fails_on_one_th
     assert young.table.execute(young.instant).outcome == "completed"
     check_table(young)
     forget_memory(young.name)
+    old = World(start)
+    old.clock.advance(60 * 60 + LAPSED_S)
+    assert old.clean(delay_minutes=60) == (old.instant,)
+    assert old.plan is None
+    check_table(old)
+    forget_memory(old.name)
 
     def cleaner(world: World, name: str) -> Actor:
         return world.cleaner(name, delay_minutes=0)

@@ -14,6 +14,7 @@ from tablekeeper.storage.memory import MemoryStorage, forget_memory
 from tablekeeper.storage.protocol import Storage
 from tablekeeper.txn.heartbeat import Heartbeat, delete_heartbeat, load_heartbeats, start_heartbeat
 from tests.support.fake_runtime import FakeClock, FakeWorld
+from tests.support.meanwhile import Interrupted
 from tests.support.storage_wrappers import FaultyStorage
 
 INSTANT = RequestedTime("20240101000000000")
@@ -180,6 +181,26 @@ def test_a_beat_does_not_take_a_heartbeat_back_that_somebody_else_has_taken_over
     world.clock.advance(300)
     assert world.storage.read(FILE) == b"second"
     second.check()
+    with pytest.raises(FencedError, match="taken over"):
+        first.check()
+
+
+@pytest.mark.parametrize("beats", [0, 2], ids=["at_its_first_beat", "later"])
+def test_a_beat_that_sleeps_before_its_call_brings_nothing_back(world: World, beats: int) -> None:
+    asleep = Interrupted(world.storage)
+    first = world.start(cast(Storage, asleep), owner="first")
+    for _ in range(beats):
+        first.renew()
+    first.check()
+
+    def taken_over(kind: str, path: str) -> None:
+        if kind == "replace":
+            delete_heartbeat(world.storage, INSTANT)
+            world.start(owner="second")
+
+    asleep.watch = taken_over
+    first.renew()
+    assert world.storage.read(FILE) == b"second"
     with pytest.raises(FencedError, match="taken over"):
         first.check()
 
