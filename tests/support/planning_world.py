@@ -74,6 +74,7 @@ from tablekeeper.timeline.plans import load_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.in_process import InProcessLock
 from tablekeeper.txn.locks.protocol import Lease, LockHolder, TableLock
+from tablekeeper.txn.markers import MarkerKind, create_marker, delete_markers
 from tests.support.fake_runtime import FakeClock
 from tests.support.step_faults import one_thread_runtime
 
@@ -369,7 +370,9 @@ class PlanningWorld:
     def _complete(self, inflight: Instant, content: bytes, *, at: int | None = None) -> Instant:
         second = self.tick() if at is None else at
         completed_at = CompletionTime(time_of(second))
-        return complete_instant(self.storage, self.config, inflight, completed_at=completed_at, content=content)
+        completed = complete_instant(self.storage, self.config, inflight, completed_at=completed_at, content=content)
+        delete_markers(self.storage, instant=inflight.requested_at.value)
+        return completed
 
     def _roll_back(self, target: Instant, *, partitions: Mapping[str, RolledBackPartition]) -> None:
         requested_at = RequestedTime(time_of(self.tick()))
@@ -405,5 +408,7 @@ class PlanningWorld:
             mark = encode_partition_metadata(commit_time=instant.value, depth=depth)
             self.storage.put(join_path(partition, PARTITION_METADATA_NAME), mark)
         path = join_path(partition, name)
+        kind = MarkerKind.CREATE if log_version is None else MarkerKind.APPEND
+        create_marker(self.storage, instant=instant.value, partition=partition, file_name=name, kind=kind)
         self.storage.put(path, b"\0" * mb)
         return WriteStat(file_group, path, mb * MB, log_version=log_version)
