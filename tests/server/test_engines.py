@@ -106,6 +106,12 @@ def test_output_can_be_read_while_the_job_runs(started: tuple[ProcessExecutor, J
     assert executor.poll(job_id, job).state is JobState.RUNNING
 
 
+def test_a_job_gives_way_to_writers_of_its_machine(tmp_path: Path) -> None:
+    executor, job = executor_of(tmp_path, "import os; print(os.nice(0))"), a_job(tmp_path)
+    await_end(executor, job, executor.start(job))
+    assert int(load_log_tail(job.log_path)) > os.nice(0)
+
+
 def test_a_job_that_ends_without_a_word_has_failed_with_its_code(tmp_path: Path) -> None:
     executor, job = executor_of(tmp_path, "raise SystemExit(7)"), a_job(tmp_path)
     report = await_end(executor, job, executor.start(job))

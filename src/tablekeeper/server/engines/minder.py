@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,8 @@ _GRACE_S = 10.0
 _TICK_S = 0.5
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
+_NICENESS = 5
+_SESSION_NICENESS = Path("/proc/self/autogroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def mind(spec: MinderSpec, *, clock: Clock) -> int:
         stderr=subprocess.STDOUT,
         env={**os.environ, **spec.environment},
         start_new_session=True,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 (this process has one thread)
+        preexec_fn=_in_second_place,  # noqa: PLW1509 (this process has one thread)
     )
     limit_s = clock.monotonic_s() + spec.time_limit_s
     kill_s: float | None = None
@@ -118,8 +121,14 @@ def mind(spec: MinderSpec, *, clock: Clock) -> int:
     return code
 
 
-def _end_with_parent() -> None:
-    """A job whose minder is killed has no time limit any more: on Linux the kernel ends it too."""
+def _in_second_place() -> None:
+    """Maintenance gives way to writers of the same machine. And it ends with its minder, without which it would have no
+    time limit any more: on Linux the kernel sees to that.
+    """
+    os.nice(_NICENESS)
+    # Linux may weigh sessions against each other before it looks at processes. A courtesy: the job runs without it too.
+    with suppress(OSError):
+        _SESSION_NICENESS.write_text(str(_NICENESS))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
