@@ -291,10 +291,20 @@ class PlanningWorld:
         requested = create_requested(self.storage, self.config, requested_at=requested_at, action=action)
         inflight = start_inflight(self.storage, self.config, requested)
         stats = tuple(self._put_log(each, requested_at, mb=mb) for each, mb in written.items())
+        for stat in stats:
+            create_marker(
+                self.storage,
+                instant=requested_at.value,
+                partition=stat.group.partition,
+                file_name=stat.file_name,
+                kind=MarkerKind.CREATE,
+            )
         content = encode_commit_metadata(CommitMetadata(Operation.UPSERT, stats))
 
         def complete(at: int | None = None) -> Instant:
-            return self._complete(inflight, content, at=at)
+            completed = self._complete(inflight, content, at=at)
+            delete_markers(self.storage, instant=requested_at.value)
+            return completed
 
         return complete
 

@@ -24,6 +24,8 @@ def choose_engine(
     if engine is not None and not isinstance(engine, str):
         if spark is not None:
             raise InvalidRequestError("an engine was given beside spark=…: leave one of them out")
+        if not callable(getattr(engine, "run", None)):
+            raise InvalidRequestError(f"engine {engine!r} is no engine: use 'spark' with spark=…, or 'local'")
         return engine
     if engine not in (None, "spark", "local"):
         raise InvalidRequestError(f"engine {engine!r}: use 'spark' with spark=…, or 'local'")
