@@ -84,7 +84,8 @@ class World:
     ) -> tuple[tk.Table, StepStorage, Runtime]:
         runtime = one_thread_runtime(self.clock, process=process or next(self._processes))
         storage = StepStorage(self._open(runtime), point)
-        options = Options(None).merged_over(load_writer_options(self.storage))
+        # Java's table has indexes that nobody keeps here: a write of ours needs the consent to drop them.
+        options = Options({"tablekeeper.metadata.index.drop": "true"}).merged_over(load_writer_options(self.storage))
         return tk.Table(storage, LocalEngine(threads=1, runtime=runtime), options, runtime=runtime), storage, runtime
 
     @property
