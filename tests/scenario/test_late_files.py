@@ -20,8 +20,10 @@ from tablekeeper.model import RequestedTime
 from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.timeline import load_written_paths
 from tablekeeper.txn.attempts import AttemptGuard
+from tablekeeper.txn.commit import Committed, commit_write
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_instants, load_markers
+from tablekeeper.write import finish
 from tablekeeper.write.prepare import load_environment
 from tests.support.damage import as_written_to
 from tests.support.recovery_world import LAPSED_S, World, worlds
@@ -42,11 +44,12 @@ def make() -> Iterator[Callable[..., World]]:
         yield new
 
 
-def open_table(world: World, *, late: LateAttempts | None = None) -> tk.Table:
+def open_table(world: World, *, late: LateAttempts | None = None, has_scopes: bool = False) -> tk.Table:
     """The table as one process has it on an object store; with `late`, on an engine that runs every task twice."""
     runtime = world.new_runtime()
     assert isinstance(runtime.threads, OneThread)
-    memory = ScopelessStorage(MemoryStorage(f"memory://{world.name}/table", runtime=runtime))
+    store = MemoryStorage(f"memory://{world.name}/table", runtime=runtime)
+    memory: Any = store if has_scopes else ScopelessStorage(store)
     options = Options(OPTIONS)
     if late is None:
         return tk.Table(StepStorage(memory), world.table._engine, options, runtime=runtime)
@@ -108,6 +111,27 @@ def test_a_repeated_task_that_is_late_takes_its_file_back(
     assert late.fenced
     assert not late.broken
     assert world.rows() == rows
+    assert not strays(world)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_store_with_scopes_keeps_a_task_out_that_is_late_for_the_commit(
+    make: Callable[..., World], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_type, act = CASES[name]
+    world = make(table_type=table_type)
+    prepare(world, name)
+    late = LateAttempts(at_publish=name != "upsert_logs")
+
+    def commit(*args: Any, **named: Any) -> Committed:
+        assert late.release()
+        return commit_write(*args, **named)
+
+    monkeypatch.setattr(finish, "commit_write", commit)
+    with dying_after_publication():
+        act(open_table(world, late=late, has_scopes=True))
+    assert late.fenced
+    assert not late.broken
     assert not strays(world)
 
 
@@ -290,3 +314,21 @@ def test_a_writer_that_was_rolled_back_and_publishes_late_adds_nothing(make: Cal
     assert not strays(world)
     assert before < world.data_files()
     assert world.rows() == rows
+
+
+def test_a_store_with_scopes_keeps_a_writer_out_that_was_rolled_back(make: Callable[..., World]) -> None:
+    """It would die directly after its file is there, before it could take it back."""
+    world = make()
+    world.upsert(FIRST)
+
+    def others() -> None:
+        world.clock.stall(LAPSED_S)
+        open_table(world, has_scopes=True).upsert(trips(("b", "sf", 3, 3.0)))
+
+    runtime = world.new_runtime()
+    storage = LateStorage(MemoryStorage(f"memory://{world.name}/table", runtime=runtime), meanwhile=others, dies=True)
+    table = tk.Table(storage, world.table._engine, Options(OPTIONS), runtime=runtime)
+    with pytest.raises(FencedError):
+        table.upsert(NEWS)
+    assert not strays(world)
+    assert world.rows() == [("a", 1.0), ("b", 3.0), ("c", 1.0)]
