@@ -44,6 +44,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "compact": ("mor", lambda table: table.compact()),
     "cluster": ("cow", lambda table: table.cluster(order_by="ts")),
     "clean": ("cow", lambda table: table.clean()),
+    "clean_partition": ("cow", lambda table: table.clean()),
     "archive": ("cow", lambda table: table.archive()),
     "rollback": ("cow", lambda table: table.rollback(table.timeline()[-1].requested_at)),
     "savepoint": ("cow", lambda table: table.savepoint()),
@@ -89,6 +90,10 @@ def new_world(name: str) -> World:
     world.clock.advance(10)
     if name == "cluster":
         world.table.bulk_insert(trips(("d", "sf", 1, 1.0)))
+    if name == "clean_partition":
+        world.table.delete_partitions(["la"])
+        world.upsert(trips(("a", "sf", 1, 6.0)))
+        world.upsert(trips(("a", "sf", 1, 7.0)))
     if name in ("restore", "resume_restore"):
         saved = world.table.savepoint().instant
         later = world.upsert(trips(("a", "sf", 1, 6.0))).instant
