@@ -26,6 +26,7 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
+from tablekeeper.services.plans.listing import PendingPlanView
 from tests.support.crew import Crew
 from tests.support.interleaving import Schedule
 from tests.support.recovery_world import World
@@ -206,14 +207,21 @@ class _Process:
             self._story.plans[plan.instant.value] = flags_text(flags.to_metadata())
             if self._chance.random() < 0.7:
                 self._try(kind.value, lambda: self._table.execute(plan), flags)
-        for each in self._try("plans", self._table.plans) or ():
+        for each in self._plans():
             if each.service == kind.value:
                 self._try(kind.value, partial(self._table.execute, each.instant), each.flags)
 
     def _cancel(self) -> None:
-        for each in self._try("plans", self._table.plans) or ():
+        for each in self._plans():
             if each.flags.can_be_removed:
                 self._try("cancel", partial(self._table.cancel, each.instant, wait="1s"), each.flags)
+
+    def _plans(self) -> tuple[PendingPlanView, ...]:
+        """The plans there are, whose flags are noted: who made one may have died before it said so."""
+        plans: tuple[PendingPlanView, ...] = tuple(self._try("plans", self._table.plans) or ())
+        for each in plans:
+            self._story.plans[each.instant.value] = flags_text(each.flags.to_metadata())
+        return plans
 
     def _try(self, job: str, do: Callable[[], Any], flags: PlanFlags | None = None) -> Any:
         try:
