@@ -3,7 +3,8 @@
 The blocks of a page share one namespace and a lake of their own: `/lake` and `s3://lake` are a new directory, with a
 table `trips` in it unless the page makes it. Names that a page takes for granted (`t`, `df`, `keys`, …) are given.
 Pages that speak of Spark get the Spark session, the others the local engine. Commands of `tablekeeper` run in this
-process and must end well; of `make` and `pip` only what they name is looked up. What is no code is marked `text`.
+process and must end well; of `make` and `pip` only what they name is looked up, and of commands that are or need a
+running service whether they and their options are there. What is no code is marked `text`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import tablekeeper as tk
@@ -34,8 +36,10 @@ MAKING_PAGES = ("README.md", "quickstart.md")
 ELSEWHERE = {
     "from hudi import": "tests/interop/test_judges.py",
     "tablekeeper locks s3://lake/trips": "tests/contract/test_zookeeper_lock.py",
+    "enable_service_manager(spark": "tests/interop/test_service_java_client.py",
+    "curl -X POST http://localhost:9091/v1/tables -d": "tests/server/test_docs_examples.py",
 }
-RUNNABLE = ("python", "console", "sql", "text")
+RUNNABLE = ("python", "console", "sql", "toml", "text")
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -133,6 +137,7 @@ class Lake:
             "python": self._run_python,
             "console": self._run_console,
             "sql": self._run_sql,
+            "toml": self._run_toml,
         }
         if block.language in runners and elsewhere(block) is None:
             runners[block.language](block)
@@ -145,11 +150,16 @@ class Lake:
     def _run_console(self, block: Block) -> None:
         for line in self.redirected(block.code.replace("\\\n", " ")).splitlines():
             command = shlex.split(line, comments=True)
-            if command[:1] == ["tablekeeper"]:
+            if command[:2] in (["tablekeeper", "serve"], ["tablekeeper", "service"]):
+                assert not unknown_options(command[1:]), f"{block.page}:{block.line}: {line}"
+            elif command[:1] == ["tablekeeper"]:
                 result = CliRunner().invoke(app, command[1:])
                 assert result.exit_code == 0, f"{block.page}:{block.line}: {line}\n{result.output}"
             elif command:
                 assert is_there(command), f"{block.page}:{block.line}: {line}"
+
+    def _run_toml(self, block: Block) -> None:
+        assert tomllib.loads(block.code)
 
     def _run_sql(self, block: Block) -> None:
         for statement in self.redirected(block.code).split(";"):
@@ -157,12 +167,22 @@ class Lake:
                 self.spark.sql(statement).collect()
 
 
+def unknown_options(arguments: list[str]) -> set[str]:
+    """The options that the command does not know; `KeyError` if there is no such command."""
+    command: Any = get_command(app)
+    rest = list(arguments)
+    while hasattr(command, "commands"):
+        command = command.commands[rest.pop(0)]
+    known = {name for parameter in command.params for name in parameter.opts}
+    return {argument for argument in rest if argument.startswith("--")} - known
+
+
 def is_there(command: list[str]) -> bool:
     """Whether the target or the extras exist that `make …` or `pip install …` name."""
     if command[0] == "make":
         return all(f"\n{target}:" in (ROOT / "Makefile").read_text(encoding="utf-8") for target in command[1:])
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    named = re.fullmatch(r"\.(?:\[([\w,-]+)\])?", command[-1])
+    named = re.fullmatch(r"(?:\.|tablekeeper)(?:\[([\w,-]+)\])?", command[-1])
     return command[:2] == ["pip", "install"] and named is not None and set((named[1] or "").split(",")) <= {"", *extras}
 
 
@@ -200,6 +220,9 @@ def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
         ("console", "tablekeeper show /lake/none"),
         ("console", "make no-such-target"),
         ("console", "pip install '.[no-such-extra]'"),
+        ("console", "tablekeeper serve --no-such-option"),
+        ("console", "tablekeeper service no-such-command"),
+        ("toml", "limits = "),
     ):
-        with pytest.raises((tk.InvalidRequestError, AssertionError)):
+        with pytest.raises((tk.InvalidRequestError, AssertionError, KeyError, tomllib.TOMLDecodeError)):
             lake.run(Block("README.md", 1, language, code))
