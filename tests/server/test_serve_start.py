@@ -33,6 +33,15 @@ def test_a_port_that_is_taken_is_told_before_anything_is_made(local: ServerSetti
     assert not local.work_dir.exists()
 
 
+def test_a_port_for_grpc_that_is_taken_is_told_before_anything_is_made(local: ServerSettings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = refusal(replace(local, grpc_port=port))
+    assert f"cannot listen at 127.0.0.1:{port}" in message
+    assert "--grpc-port" in message
+    assert not local.work_dir.exists()
+
+
 def test_a_work_directory_that_cannot_be_made_is_told(local: ServerSettings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot write to the work directory" in refusal(replace(local, work_dir=tmp_path / "file" / "x"))

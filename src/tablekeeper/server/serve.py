@@ -36,7 +36,10 @@ def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
     """Run until a signal says otherwise."""
     end_tracing = start_tracing("tablekeeper")
     # First of all: where the port is taken, nothing has been begun.
-    with _listening_at(settings) as door:
+    with _listening_at(settings.host, settings.port, option="--port", backlog=_BACKLOG) as door:
+        if settings.grpc_port:
+            # gRPC opens its port itself, later: this is to see whether it can.
+            _listening_at(settings.host, settings.grpc_port, option="--grpc-port").close()
         settings = replace(settings, port=door.getsockname()[1])
         service = open_service(settings, runtime=runtime, address=_address(settings))
         try:
@@ -47,14 +50,14 @@ def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
         end_tracing()
 
 
-def _listening_at(settings: ServerSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _listening_at(host: str, port: int, *, option: str, backlog: int | None = None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=backlog)
     except OSError as error:
         raise InvalidRequestError(
-            f"cannot listen at {settings.host}:{settings.port} ({error.strerror or error}). If another program listens "
-            "there, maybe a service that runs already, choose another port with --port."
+            f"cannot listen at {host}:{port} ({error.strerror or error}). If another program listens there, maybe a "
+            f"service that runs already, choose another port with {option}."
         ) from error
 
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 
 __all__ = ["RateLimit", "RequestGuard", "refusal_body"]
 
+_LOG = logging.getLogger(__name__)
 _CLIENTS = 10_000
 _SAFE_SITES = ("", "same-origin", "none")
 _HEADERS = (
@@ -79,6 +81,9 @@ class RequestGuard:
         try:
             self._refuse(scope, headers)
         except RefusedCallError as error:
+            # Whoever is to slow down does not fill the log instead.
+            level = logging.DEBUG if error.refusal is Refusal.TOO_MANY_REQUESTS else logging.INFO
+            _LOG.log(level, "%s %r: %s: %s", scope["method"], scope["path"][:200], error.refusal.code, error)
             await _answer(send, error)
             return
         body = _BoundedBody(receive, self._body_bytes)

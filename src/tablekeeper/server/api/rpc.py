@@ -86,7 +86,9 @@ def grpc_server(
     calls: RpcCalls, *, address: str, threads: Pool, certificate: bytes | None = None, key: bytes | None = None
 ) -> tuple[grpc.Server, int]:
     """A server that listens at `address` once it is started, and its port. `threads` run the calls."""
-    server = grpc.server(threads, options=[("grpc.max_receive_message_length", _MOST_BYTES)])
+    # Not beside another one at the same port, which would get every other call.
+    options = [("grpc.max_receive_message_length", _MOST_BYTES), ("grpc.so_reuseport", 0)]
+    server = grpc.server(threads, options=options)
     handlers = {name: _handler(calls, request, call) for name, (request, call) in METHODS.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     state = health.HealthServicer()
