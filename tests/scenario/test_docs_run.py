@@ -37,7 +37,7 @@ ELSEWHERE = {
     "from hudi import": "tests/interop/test_judges.py",
     "tablekeeper locks s3://lake/trips": "tests/contract/test_zookeeper_lock.py",
     "enable_service_manager(spark": "tests/interop/test_service_java_client.py",
-    "curl -X POST http://localhost:9091/v1/tables -d": "tests/server/test_docs_examples.py",
+    "curl http://localhost:9091/v1/tables --json": "tests/server/test_docs_examples.py",
 }
 RUNNABLE = ("python", "console", "sql", "toml", "text")
 SCHEMA = pa.schema(

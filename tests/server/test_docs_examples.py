@@ -31,8 +31,10 @@ def call(client: ServiceClient, arguments: list[str]) -> Any:
     for each in left:
         if each == "-X":
             method = next(left)
-        elif each == "-d":
+        elif each == "--json":
+            # It says what it sends, without which the service does not take it.
             body = json.loads(next(left))
+            method = "POST" if method == "GET" else method
         else:
             assert not target, f"two addresses, or an unknown option: {arguments}"
             target = each
