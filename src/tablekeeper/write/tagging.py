@@ -113,7 +113,8 @@ def find_keys(task: TagTask) -> Tagged:
     counts = np.zeros(len(task.slices), np.int64)
     for page in pages:
         counts += np.bincount(page.slices, minlength=len(task.slices))
-    rows = sum(len(np.unique(page.rows)) for page in pages)
+    # A row stands once for each slice: they repeat only where a key is in several.
+    rows = sum(len(page.rows) if matches.layers == 1 else len(np.unique(page.rows)) for page in pages)
     numbers = np.array([each.number for each in task.slices], np.int32)
     pages = [TagPage(page.rows, numbers[page.slices]) for page in pages]
     return Tagged(
@@ -164,6 +165,7 @@ class _Matches:
         self._waiting_rows = 0
         self._found: list[npt.NDArray[np.int64]] = []
         self._places: list[npt.NDArray[np.int64]] = []
+        self.layers = 0
 
     def add(self, place: int, keys: pa.Array | pa.ChunkedArray) -> None:
         """Keys that the slice at this place of the task holds."""
@@ -180,6 +182,7 @@ class _Matches:
         # A slice can bring a key several times.
         keys, slices = np.divmod(np.unique(pairs), places)
         layers = self._layers(keys, slices)
+        self.layers = len(layers)
         return [_page(numbers, layers) for numbers in self._staged.numbers]
 
     def _layers(self, keys: npt.NDArray[np.int64], slices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int32]]:
