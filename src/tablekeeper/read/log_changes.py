@@ -195,17 +195,15 @@ def decode_every_row(block: LogBlock, *, file: str) -> int:
 
 
 def _refuse_damaged(log: LogFile, blocks: Sequence[LogBlock], whole: Sequence[LogBlock]) -> None:
-    """Raise `CorruptTableError` unless every byte of the file belongs to a block of the commit in its name."""
+    """Raise `CorruptTableError` unless every byte belongs to a whole block, or several writes share the file."""
     if not blocks:
         raise CorruptTableError(file=log.path, reason="the log file is empty")
-    own = [block for block in whole if block.header.get(HeaderKey.INSTANT_TIME) == log.instant.value]
-    if whole and not own:
-        # Named after the base file below it, before the table was upgraded: several writes shared it.
+    if any(block.header.get(HeaderKey.INSTANT_TIME) != log.instant.value for block in whole):
+        # Written before the table was upgraded, when several writes shared a file that was named after the first.
         return
     damaged = [block for block in blocks if block.type is BlockType.CORRUPT]
-    strange = damaged or [block for block in whole if block not in own]
-    if strange:
-        at = strange[0].offset
+    if damaged:
+        at = damaged[0].offset
         raise CorruptTableError(file=log.path, reason=f"the bytes from {at} on are no block of its commit")
     for block in whole:
         if block.type in _DECODERS and HeaderKey.SCHEMA not in block.header:
