@@ -394,7 +394,7 @@ def test_a_transaction_loads_the_timeline_twice_first_without_and_then_with_the_
         loads.append(table.lock_holder() is not None)
         return load_timeline(storage, config)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tablekeeper.txn.commit.load_timeline", counted)
+    monkeypatch.setattr("tablekeeper.txn.environment.load_timeline", counted)
     table.upsert(trips(("a", "sf", 9, 9.0)))
     assert loads == [False, True]
 

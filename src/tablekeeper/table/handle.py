@@ -15,7 +15,7 @@ from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
-from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline import Timeline, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.operation import WriteRequest
@@ -60,6 +60,9 @@ class TableHandle:
     def _load_schema(self) -> pa.Schema:
         config = self.config
         return load_table_schema(self._storage, config, load_timeline(self._storage, config))
+
+    def _load_timeline(self) -> Timeline:
+        return load_timeline(self._storage, self.config)
 
 
 def refuse_speculation(options: Options, *, speculates: bool) -> None:

@@ -39,7 +39,7 @@ from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due,
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
 from tablekeeper.table.units import parse_duration_s, parse_size_bytes
-from tablekeeper.timeline import load_instant_files, load_timeline
+from tablekeeper.timeline import load_instant_files
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.prepare import load_environment, prepare_write, refuse_lost_indexes
 
@@ -123,7 +123,7 @@ class Maintenance(TableHandle):
         instant = parse_instant(plan)
         factory = self._factory(None, options)
         environment = factory.environment
-        _, kind = find_plan(load_timeline(environment.storage, environment.config), instant)
+        _, kind = find_plan(environment.load_timeline(), instant)
         request = prepare_write(environment, self._engine, factory.options, kind.operation, incoming=None, extra={})
         settings = LifecycleSettings.from_options(factory.options.given)
         return execute_plan(request, factory.make(kind), instant, settings)
@@ -303,7 +303,7 @@ class Maintenance(TableHandle):
         if not service.only_plans:
             return self._run_due(service.name, is_async=False)
         kind = ServiceKind.named(service.name)
-        if any(plan.action is kind.action for plan in load_timeline(self._storage, self.config).pending_plans):
+        if any(plan.action is kind.action for plan in self._load_timeline().pending_plans):
             return []
         scheduled = self._schedule_due(kind, is_async=False)
         return [] if scheduled is None else [scheduled]
@@ -332,7 +332,7 @@ class Maintenance(TableHandle):
     ) -> list[ServiceResult]:
         """Execute the plans of this kind that wait on the timeline and that nobody is at work on."""
         done = []
-        for instant in load_timeline(self._storage, self.config).pending_plans:
+        for instant in self._load_timeline().pending_plans:
             if instant.action is not kind.action:
                 continue
             try:
@@ -341,7 +341,7 @@ class Maintenance(TableHandle):
                 _LOG.info("%s was not executed: %s", instant, error)
             except InvalidRequestError as error:
                 # Somebody cancelled it, or a clean removed it, since the timeline was loaded.
-                if load_timeline(self._storage, self.config).find(instant.requested_at) is not None:
+                if self._load_timeline().find(instant.requested_at) is not None:
                     raise
                 _LOG.info("%s was not executed: %s", instant, error)
         return done

@@ -21,7 +21,6 @@ from tablekeeper.runtime import Periodic, Runtime
 from tablekeeper.services.plans.triggers import Due, clustering_due, compaction_due, log_compaction_due
 from tablekeeper.services.plans.window import load_completed_plans
 from tablekeeper.table.arguments import checked_names
-from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.results import WriteResult
 
@@ -43,7 +42,7 @@ def service_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def find_due(environment: TableEnvironment, options: Options, kind: ServiceKind, *, is_async: bool) -> Due:
     """Whether a plan of this kind should be scheduled now, and why."""
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     completed = load_completed_plans(environment, timeline, kind)
     match kind:
         case ServiceKind.COMPACTION:

@@ -339,7 +339,7 @@ class Table(Maintenance):
 
     def timeline(self) -> TimelineListing:
         """The instants of the active timeline."""
-        return TimelineListing(load_timeline(self._storage, self.config).instants)
+        return TimelineListing(self._load_timeline().instants)
 
     def files(self, *, as_of: object = None, partitions: Iterable[str] | None = None) -> FileListing:
         """The file slices that a reader sees now, or saw at a past moment."""

@@ -14,7 +14,6 @@ from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.cancel_requests import load_cancel_request, load_cancelled_instants
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.rollback import rollback_approved
 
 __all__ = ["remove_cancelled_plans"]
@@ -38,9 +37,7 @@ def _remove(environment: TableEnvironment, plan: RequestedTime) -> bool:
     def may_go(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         if current.is_completed or load_cancel_request(environment.storage, plan) is None:
             return False
-        heartbeats = load_heartbeats(
-            environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-        )
+        heartbeats = environment.load_heartbeats()
         return not heartbeats.is_active(plan)
 
     try:

@@ -36,7 +36,6 @@ from tablekeeper.timeline import (
     Timeline,
     create_requested,
     load_newest_time,
-    load_timeline,
     remove_instant_files,
     start_inflight,
 )
@@ -45,7 +44,7 @@ from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
 from tablekeeper.txn.candidates import find_rollback, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, time_after
-from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import Marker, delete_markers, load_markers
 from tablekeeper.txn.publish import CommitUpdate, Publication
@@ -126,7 +125,7 @@ def begin_write(
             raise
     try:
         # After the write is on the timeline: who begins before this load and is not on it, begins after the write.
-        timeline = load_timeline(storage, config)
+        timeline = environment.load_timeline()
         refuse_during_restore(environment, timeline, requested_at)
     except BaseException:
         # A failing store must not hide the cause; whoever comes next rolls back what is left.
@@ -179,7 +178,7 @@ def commit_write(
     rounds_left = _UNLOCKED_ROUNDS
     while True:
         with environment.locked() as held:
-            timeline = load_timeline(held.storage, held.config)
+            timeline = held.load_timeline()
             _refuse_to_go_on(held, write, timeline)
             refuse(timeline)
             others = _with_archived(held, write, timeline)
@@ -262,9 +261,7 @@ class _Patience:
         silent = [i for i in timeline.pending if pending_kind(i) is WriteKind.INGESTION and self._is_silent(i)]
         if not silent:
             return []
-        heartbeats = load_heartbeats(
-            environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-        )
+        heartbeats = environment.load_heartbeats()
         return [i for i in silent if heartbeats.is_active(i.requested_at)]
 
     def _is_silent(self, ingestion: Instant) -> bool:

@@ -22,11 +22,9 @@ from tablekeeper.errors import ConflictError
 from tablekeeper.format.base_file import encode_base_name
 from tablekeeper.format.log_names import encode_log_name
 from tablekeeper.model import FileGroupId, Instant, RequestedTime
-from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, overlapping_groups, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_groups
 from tablekeeper.txn.rivals import NothingUnseen, Rivals, conflict_error
 
@@ -118,9 +116,7 @@ class EarlyConflicts:
         if not self._rivals:
             return []
         environment = self._environment
-        heartbeats = load_heartbeats(
-            environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-        )
+        heartbeats = environment.load_heartbeats()
         return [rival for rival in self._rivals if heartbeats.is_active(rival.requested_at)]
 
     def _refuse_commits(self) -> None:
@@ -130,7 +126,7 @@ class EarlyConflicts:
             file_groups=self._groups,
             pending_at_start=frozenset(i.requested_at for i in self._write.at_start.pending),
         )
-        timeline = load_timeline(self._environment.storage, self._environment.config)
+        timeline = self._environment.load_timeline()
         Rivals(self._environment, own, NothingUnseen()).refuse_conflict(timeline)
 
     def _create_markers(self, environment: TableEnvironment) -> None:
@@ -172,10 +168,8 @@ def await_rival(environment: TableEnvironment, error: ConflictError) -> None:
 
 
 def _is_at_work(environment: TableEnvironment, rival: RequestedTime) -> bool:
-    found = load_timeline(environment.storage, environment.config).find(rival)
+    found = environment.load_timeline().find(rival)
     if found is None or found.is_completed or pending_kind(found) is not WriteKind.INGESTION:
         return False
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    heartbeats = environment.load_heartbeats()
     return heartbeats.is_active(rival)

@@ -12,7 +12,8 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.storage.scoped import ScopedStorage
-from tablekeeper.timeline import Timeline, later_time
+from tablekeeper.timeline import Timeline, later_time, load_timeline
+from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.locks import Lease, TableLock
 
 __all__ = ["LockedEnvironment", "TableEnvironment", "next_time", "time_after"]
@@ -38,6 +39,14 @@ class TableEnvironment:
     by_bucket: bool = False
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     drops_indexes: bool = False
+
+    def load_timeline(self) -> Timeline:
+        """The active timeline as it is now."""
+        return load_timeline(self.storage, self.config)
+
+    def load_heartbeats(self) -> HeartbeatView:
+        """All heartbeats of the table as of now."""
+        return load_heartbeats(self.storage, settings=self.heartbeat_settings, runtime=self.runtime)
 
     @contextmanager
     def locked(self) -> Iterator[LockedEnvironment]:

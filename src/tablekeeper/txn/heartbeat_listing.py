@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.model import RequestedTime
-from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import load_heartbeats
 
 __all__ = ["HeartbeatListing", "WriterHeartbeat", "load_heartbeat_listing"]
 
@@ -60,8 +58,8 @@ class HeartbeatListing:
 
 def load_heartbeat_listing(environment: TableEnvironment) -> HeartbeatListing:
     """The heartbeats as they are now."""
-    view = load_heartbeats(environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
-    timeline = load_timeline(environment.storage, environment.config)
+    view = environment.load_heartbeats()
+    timeline = environment.load_timeline()
     entries = []
     for instant, age_s in sorted(view.ages.items(), key=lambda item: item[0].value):
         found = timeline.find(instant)

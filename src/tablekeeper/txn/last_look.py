@@ -11,7 +11,7 @@ from __future__ import annotations
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.metadata_table.update import take_back_update
 from tablekeeper.model import Action, Instant, State
-from tablekeeper.timeline import Timeline, instant_path, load_instant_files, load_timeline, remove_instant_files
+from tablekeeper.timeline import Timeline, instant_path, load_instant_files, remove_instant_files
 from tablekeeper.timeline.history import find_archived
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
@@ -68,7 +68,7 @@ def _stands(environment: TableEnvironment, completed: Instant, known: Timeline) 
         return archived is not None and archived.instant.completed_at == completed.completed_at
     if len(paths) > 1:
         return False
-    timeline = load_timeline(storage, config)
+    timeline = environment.load_timeline()
     if find_rollback(environment, timeline, completed) is not None:
         return False
     before = {i.requested_at for i in known}

@@ -21,10 +21,10 @@ from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import RequestedTime
-from tablekeeper.timeline import Timeline, instant_path, load_content, load_timeline
+from tablekeeper.timeline import Timeline, instant_path, load_content
 from tablekeeper.timeline.history import load_history, load_history_snapshot
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.heartbeat import HeartbeatView
 from tablekeeper.txn.markers import delete_markers, load_marked_instants, load_markers, load_newest_marker_ms
 
 __all__ = ["LateFiles", "load_late_files", "sweep_late_files"]
@@ -54,13 +54,13 @@ def sweep_late_files(environment: TableEnvironment, *, instants: Collection[str]
     if config.version < 8:
         return ()
     marked = [each for each in load_marked_instants(storage) if instants is None or each in instants]
-    if not marked or not _over(marked, load_timeline(storage, config)):
+    if not marked or not _over(marked, environment.load_timeline()):
         return ()
     gone: list[str] = []
     with environment.locked() as held:
         # Whoever begins does so under the lock, before its first marker: who is not pending now was over before.
-        timeline = load_timeline(held.storage, config)
-        heartbeats = load_heartbeats(held.storage, settings=held.heartbeat_settings, runtime=held.runtime)
+        timeline = held.load_timeline()
+        heartbeats = held.load_heartbeats()
         for instant in _over(marked, timeline):
             late = load_late_files(held, timeline, heartbeats, instant)
             if late is None:

@@ -14,10 +14,8 @@ from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import Instant, State
 from tablekeeper.storage import FileInfo, Storage
-from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.candidates import find_rollback
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.markers import load_markers
 
 __all__ = ["load_files_of_lost_completion", "refuse_lost_completion", "refuse_lost_completions"]
@@ -35,14 +33,14 @@ def load_files_of_lost_completion(environment: TableEnvironment, instant: Instan
     ):
         return frozenset()
     storage = environment.storage
-    heartbeats = load_heartbeats(storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
+    heartbeats = environment.load_heartbeats()
     if instant.requested_at in heartbeats.ages or load_markers(storage, instant=instant.requested_at.value):
         return frozenset()
     files = frozenset(file.path for file in _walk_data(storage) if _is_of(instant, file))
     if not files:
         return frozenset()
     # It may have completed, or its rollback may have begun, since the caller loaded the timeline.
-    timeline = load_timeline(storage, environment.config)
+    timeline = environment.load_timeline()
     now = timeline.find(instant.requested_at)
     if now is None or now.is_completed or find_rollback(environment, timeline, now) is not None:
         return frozenset()

@@ -20,7 +20,7 @@ from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.metadata_table.delta_commit import withdraw_late_update
 from tablekeeper.metadata_table.update import MetadataPolicy, sync_clean, sync_commit, sync_rollback
 from tablekeeper.model import CommitMetadata, CompletionTime, Instant, RequestedTime
-from tablekeeper.timeline import Timeline, complete_instant, load_timeline
+from tablekeeper.timeline import Timeline, complete_instant
 from tablekeeper.timeline.history import find_archived
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
@@ -168,7 +168,7 @@ def _take_late_update_back(held: LockedEnvironment, inflight: Instant) -> None:
 
 
 def _is_completed(environment: TableEnvironment, instant: Instant) -> bool:
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     found = timeline.find(instant.requested_at)
     if found is not None:
         return found.is_completed

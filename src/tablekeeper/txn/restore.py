@@ -29,7 +29,6 @@ from tablekeeper.timeline import (
     create_requested,
     instant_path,
     load_content,
-    load_timeline,
     start_inflight,
 )
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
@@ -78,7 +77,7 @@ def execute_restore(
     """
     config = environment.config
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, config)
+        timeline = held.load_timeline()
         restore, plan = _find_pending(held, timeline, commit)
         if restore is None or plan is None:
             instants = plan_restore(timeline, approve(held, timeline))
@@ -97,7 +96,7 @@ def execute_restore(
     started_ms = environment.runtime.clock.now_ms()
     rollbacks = _roll_back_all(environment, plan, commit)
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, config)
+        timeline = held.load_timeline()
         mine = timeline.find(restore.requested_at)
         if mine is not None and mine.is_pending:
             metadata = RestoreMetadata(

@@ -35,7 +35,6 @@ from tablekeeper.timeline import (
     Timeline,
     create_requested,
     load_content,
-    load_timeline,
     load_written_paths,
     publish_again,
     remove_instant_files,
@@ -48,7 +47,7 @@ from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_r
 from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
-from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
+from tablekeeper.txn.heartbeat import delete_heartbeat
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.markers import delete_markers, load_markers
@@ -97,9 +96,7 @@ def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Ins
         return []
     if policy is FailedWrites.EAGER:
         return pending
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    heartbeats = environment.load_heartbeats()
     return [i for i in pending if not heartbeats.is_active(i.requested_at)]
 
 
@@ -118,7 +115,7 @@ def withdraw_write(environment: TableEnvironment, write: OpenWrite, cause: BaseE
             _discard_late_files(environment, write.inflight, [marker.path for marker in markers])
     else:
         with environment.locked() as held:
-            timeline = load_timeline(held.storage, held.config)
+            timeline = held.load_timeline()
             found = timeline.find(write.inflight.requested_at)
             if found is not None and found.is_pending:
                 take_back_update(held, write.inflight.requested_at)
@@ -132,7 +129,7 @@ def _discard_late_files(environment: TableEnvironment, target: Instant, files: l
     Left alone, its rows would come back once the timeline has been archived past the instant.
     """
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         if timeline.find(target.requested_at) is not None:
             return
         is_old = timeline.is_archived(target.requested_at)
@@ -173,7 +170,7 @@ def rollback_approved(
     completed file, unless it `is_wanted`: then somebody asked for the rollback of just this instant.
     """
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         current = timeline.find(target)
         if current is None or not approve(held, timeline, current):
             return None
@@ -197,7 +194,7 @@ def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, a
     From here on nobody begins to execute the target. None if it is gone, completed, or not approved.
     """
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         current = timeline.find(target)
         if current is None or current.is_completed or not approve(held, timeline, current):
             return None
@@ -209,7 +206,7 @@ def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, a
 def resume_rollback(environment: TableEnvironment, rollback: Instant) -> RolledBack | None:
     """Finish a rollback whose target has left the timeline already, as Java's does first. None if there is none."""
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         mine = timeline.find(rollback.requested_at)
         if mine is None or mine.is_completed:
             return None
@@ -239,7 +236,7 @@ def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -
     for rollback in timeline.pending:
         if rollback.action is Action.ROLLBACK and _is_idle(environment, timeline, rollback):
             with environment.locked() as held:
-                now = load_timeline(held.storage, held.config)
+                now = held.load_timeline()
                 if rollback in now.pending and _is_idle(held, now, rollback):
                     _remove_states(held, rollback)
 
@@ -321,7 +318,7 @@ def _hide(held: LockedEnvironment, current: Instant, rollback: Instant) -> Insta
     except (FencedError, StorageError) as doubt:
         held.lease.release()
         with held.unlocked.locked() as again:
-            timeline = load_timeline(again.storage, again.config)
+            timeline = again.load_timeline()
             if not _goes_on(timeline, current, rollback):
                 publish_again(again.storage, again.config, current, content=content)
                 raise
@@ -373,7 +370,7 @@ def _delete_and_finish(environment: TableEnvironment, begun: _Begun) -> RolledBa
 
 def _finish(held: LockedEnvironment, begun: _Begun) -> RolledBack:
     """Complete the rollback and remove its target. Under the lock, after the files are gone."""
-    timeline = load_timeline(held.storage, held.config)
+    timeline = held.load_timeline()
     mine = timeline.find(begun.rollback.requested_at)
     is_ours = mine is not None and mine.is_pending
     metadata = _metadata(held, begun)

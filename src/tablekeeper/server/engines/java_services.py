@@ -34,7 +34,7 @@ from tablekeeper.server.model import AttemptOutcome, ServiceAction
 from tablekeeper.services.plans.hold import hold_plan, refuse_for_others
 from tablekeeper.storage.open import open_storage
 from tablekeeper.table.writer_options import load_writer_options
-from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.choose import choose_lock
@@ -187,7 +187,7 @@ def _cleans(environment: TableEnvironment) -> set[str]:
 
 
 def _timeline(environment: TableEnvironment) -> Timeline:
-    return load_timeline(environment.storage, environment.config)
+    return environment.load_timeline()
 
 
 def _find(environment: TableEnvironment, instant: str) -> Instant | None:

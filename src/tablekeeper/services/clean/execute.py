@@ -26,7 +26,7 @@ from tablekeeper.services.clean.publish import INGESTION, draft_and_publish, ref
 from tablekeeper.services.clean.results import CleanResult
 from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
-from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.timeline import Timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.publish import CleanUpdate, Publication
@@ -69,7 +69,7 @@ def execute_clean(
     None if there is nothing to delete. Raises `PlanHeldError` if another process is cleaning.
     """
     worker = _Worker(environment, settings, engine, progress or (lambda done, total: None))
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     refuse_lost_timeline(environment.storage, environment.config, timeline)
     refuse_during_restore(environment, timeline)
     rolled_back = roll_back_leftovers(environment)
@@ -96,7 +96,7 @@ def finish_cleans(
 ) -> list[CleanResult]:
     """Execute the cleans that are on the timeline, whoever planned them, and plan none."""
     worker = _Worker(environment, settings, engine, progress or (lambda done, total: None))
-    refuse_during_restore(environment, load_timeline(environment.storage, environment.config))
+    refuse_during_restore(environment, environment.load_timeline())
     return worker.finish_all()
 
 
@@ -108,7 +108,7 @@ class _Worker:
     progress: Progress
 
     def finish_all(self) -> list[CleanResult]:
-        timeline = load_timeline(self.environment.storage, self.environment.config)
+        timeline = self.environment.load_timeline()
         results = []
         for clean in timeline.pending:
             taken = take_clean(self.environment, clean.requested_at) if clean.action is Action.CLEAN else None
@@ -159,7 +159,7 @@ class _Worker:
     def _complete(self, taken: Taken, *, started_s: float) -> CleanResult:
         environment, plan = self.environment, taken.plan
         with environment.locked() as held:
-            timeline = load_timeline(held.storage, held.config)
+            timeline = held.load_timeline()
             mine = timeline.find(taken.inflight.requested_at)
             if mine is None:
                 raise FencedError(

@@ -11,7 +11,7 @@ from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.services.clean.plan import CleanDraft, Fate
 from tablekeeper.services.clean.publish import Drafted, load_draft
 from tablekeeper.services.clean.view import load_last_clean
-from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.timeline import Timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.rollback import failed_writes
 
@@ -129,7 +129,7 @@ def explain_clean(environment: TableEnvironment, settings: CleanSettings) -> Cle
 
 def is_clean_due(environment: TableEnvironment, settings: CleanSettings) -> bool:
     """Whether enough commits completed since the last clean; for those who clean after each commit."""
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     last = load_last_clean(environment, timeline)
     known = last.metadata.last_completed_commit if last is not None else ""
     commits = [i for i in timeline.completed_writes if not known or i.requested_at.value > known]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from tablekeeper.errors import PlanHeldError
 from tablekeeper.format.plans import CleanPlan, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.timeline import instant_path, load_content, load_timeline, remove_instant_files, start_inflight
+from tablekeeper.timeline import instant_path, load_content, remove_instant_files, start_inflight
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
 from tablekeeper.txn.locks.processes import process_name
 
 __all__ = ["Taken", "begin_taken", "take_clean"]
@@ -36,7 +36,7 @@ def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | N
     Raises `PlanHeldError` if another process is at work on it.
     """
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         current = timeline.find(clean)
         if current is None or current.is_completed:
             return None
@@ -80,9 +80,7 @@ def begin_taken(
 
 
 def _refuse_held(environment: TableEnvironment, clean: RequestedTime) -> None:
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    heartbeats = environment.load_heartbeats()
     if heartbeats.is_active(clean):
         age_s = heartbeats.ages[clean]
         owner = load_heartbeat_owner(environment.storage, clean)

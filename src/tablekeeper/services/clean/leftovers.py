@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tablekeeper.config.concurrency_settings import FailedWrites
 from tablekeeper.model import RequestedTime
-from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks
 
@@ -19,7 +18,7 @@ def roll_back_leftovers(environment: TableEnvironment) -> tuple[RequestedTime, .
     """Roll back writes that died; the instants that are gone. Under the EAGER policy the next writer does that."""
     if environment.concurrency.failed_writes is FailedWrites.EAGER:
         return ()
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     withdraw_idle_rollbacks(environment, timeline)
     gone = []
     for dead in failed_writes(environment, timeline):

@@ -19,7 +19,7 @@ from tablekeeper.services.clean.plan import CleanDraft, CleanView, plan_clean
 from tablekeeper.services.clean.view import Scope, find_last_clean, load_holds, load_view
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.storage import hadoop_path
-from tablekeeper.timeline import Timeline, create_requested, load_timeline, parse_time
+from tablekeeper.timeline import Timeline, create_requested, parse_time
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.savepoints import savepoints_of
 
@@ -95,7 +95,7 @@ def load_draft(environment: TableEnvironment, settings: CleanSettings) -> Drafte
 def _publish(environment: TableEnvironment, drafted: Drafted, *, begins: bool) -> Published:
     config = environment.config
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, config)
+        timeline = held.load_timeline()
         refuse_during_restore(held, timeline)
         if any(i.action is Action.CLEAN for i in timeline.pending):
             # Somebody else's came first, and may delete the same files.

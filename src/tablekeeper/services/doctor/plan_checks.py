@@ -15,7 +15,6 @@ from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Seve
 from tablekeeper.services.doctor.view import TableView
 from tablekeeper.services.plans.cancel import why_removed
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
-from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.heartbeat import load_heartbeat_owner
 
 __all__ = ["check_cancel_requests", "check_cleans", "check_plans"]
@@ -166,7 +165,7 @@ def _check_inputs(view: TableView, instant: Instant, plan: Plan) -> Iterator[Fin
     missing = [path for path in inputs if path not in view.paths and environment.storage.stat(path) is None]
     if not missing:
         return
-    now = load_timeline(environment.storage, environment.config).find(instant.requested_at)
+    now = environment.load_timeline().find(instant.requested_at)
     if now is None or now.is_completed:
         return
     firm = (

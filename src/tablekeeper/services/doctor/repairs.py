@@ -22,12 +22,12 @@ from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
 from tablekeeper.services.plans.cancel import remove_failed_plan
 from tablekeeper.snapshot.listing import load_files_of_instant
-from tablekeeper.timeline import Timeline, load_timeline, remove_instant_files
+from tablekeeper.timeline import Timeline, remove_instant_files
 from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.txn.cancel_requests import delete_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import delete_heartbeat, load_heartbeats
+from tablekeeper.txn.heartbeat import delete_heartbeat
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.restore import execute_restore, load_restore_plan
 from tablekeeper.txn.rollback import (
@@ -84,7 +84,7 @@ def _finish_restore(environment: TableEnvironment, repair: Repair, _: DoctorSett
 def _remove_restore_without_plan(environment: TableEnvironment, requested_at: RequestedTime) -> None:
     """Take a restore off the timeline that died while its plan was written; one that was begun is for people."""
     with environment.locked() as held:
-        restore = load_timeline(held.storage, held.config).find(requested_at)
+        restore = held.load_timeline().find(requested_at)
         if restore is None or restore.action is not Action.RESTORE or restore.is_completed:
             return
         if restore.state is not State.REQUESTED:
@@ -94,7 +94,7 @@ def _remove_restore_without_plan(environment: TableEnvironment, requested_at: Re
 
 
 def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Remedies) -> None:
-    rollback = load_timeline(environment.storage, environment.config).find(RequestedTime(repair.subject))
+    rollback = environment.load_timeline().find(RequestedTime(repair.subject))
     if rollback is None or rollback.action is not Action.ROLLBACK:
         return
     plan = load_rollback_plan(environment, rollback)
@@ -114,7 +114,7 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Re
 
 def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime, remedies: Remedies) -> None:
     """A rollback that died before it had hidden its commit goes on, unless others have built on the commit since."""
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     found = timeline.find(target)
     if found is None or not found.is_completed or find_rollback(environment, timeline, found) is None:
         return
@@ -125,7 +125,7 @@ def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime, re
 
 
 def _roll_back(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
-    found = load_timeline(environment.storage, environment.config).find(RequestedTime(repair.subject))
+    found = environment.load_timeline().find(RequestedTime(repair.subject))
     if found is not None and not _is_alive(environment, found.requested_at):
         rollback_instant(environment, found)
 
@@ -133,7 +133,7 @@ def _roll_back(environment: TableEnvironment, repair: Repair, _: DoctorSettings)
 def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     """The attempt goes, with files that no marker names; the plan stays, unless it goes with its attempt."""
     instant = RequestedTime(repair.subject)
-    found = load_timeline(environment.storage, environment.config).find(instant)
+    found = environment.load_timeline().find(instant)
     if found is None or not found.is_pending:
         return
     partitions = {group.partition for group in load_pending_outline(environment, found, with_groups=True).file_groups}
@@ -151,7 +151,7 @@ def _remove_plan(environment: TableEnvironment, repair: Repair, settings: Doctor
 
 def _delete_savepoint(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         mine = Instant(RequestedTime(repair.subject), Action.SAVEPOINT, State.INFLIGHT)
         if mine in timeline.pending:
             remove_instant_files(held.storage, held.config, mine)
@@ -176,7 +176,7 @@ def _delete_markers(environment: TableEnvironment, repair: Repair, _: DoctorSett
 def _delete_heartbeat(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     instant = RequestedTime(repair.subject)
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         waiting = {plan.requested_at for plan in timeline.pending_plans if plan.state is State.REQUESTED}
         busy = {i.requested_at for i in timeline.pending} - waiting
         if instant not in busy and not _is_alive(held, instant):
@@ -186,7 +186,7 @@ def _delete_heartbeat(environment: TableEnvironment, repair: Repair, _: DoctorSe
 def _delete_cancel_request(environment: TableEnvironment, repair: Repair, _: DoctorSettings) -> None:
     instant = RequestedTime(repair.subject)
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         if instant not in {plan.requested_at for plan in timeline.pending_plans}:
             delete_cancel_request(held.storage, instant)
 
@@ -209,9 +209,7 @@ def _switch_off_metadata_table(environment: TableEnvironment, _: Repair, setting
 
 
 def _is_alive(environment: TableEnvironment, instant: RequestedTime) -> bool:
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    heartbeats = environment.load_heartbeats()
     return heartbeats.is_active(instant)
 
 

@@ -19,10 +19,10 @@ from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.storage import FileInfo, Storage
-from tablekeeper.timeline import Timeline, instant_path, load_instant_files, load_timeline, parse_time
+from tablekeeper.timeline import Timeline, instant_path, load_instant_files, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_requests
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
+from tablekeeper.txn.heartbeat import HeartbeatView
 from tablekeeper.txn.lost_completions import load_files_of_lost_completion
 from tablekeeper.txn.markers import load_marked_instants
 
@@ -138,9 +138,9 @@ def load_view(environment: TableEnvironment, settings: DoctorSettings) -> TableV
     files = tuple(load_data_files(storage))
     marked = tuple(load_marked_instants(storage))
     requests = tuple(load_cancel_requests(storage))
-    before = {i.requested_at for i in load_timeline(storage, config)}
-    heartbeats = load_heartbeats(storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
-    after = load_timeline(storage, config)
+    before = {i.requested_at for i in environment.load_timeline()}
+    heartbeats = environment.load_heartbeats()
+    after = environment.load_timeline()
     return TableView(
         environment=environment,
         files=files,

@@ -21,11 +21,10 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
 from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import find_plan, remove_plan
-from tablekeeper.timeline import Timeline, load_timeline, parse_time
+from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
 
@@ -82,7 +81,7 @@ def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason
     while True:
         if remove_plan(environment, instant, approve=lambda current: not _is_held(environment, current)):
             return CancelResult(instant, "removed", reason)
-        found = load_timeline(environment.storage, environment.config).find(instant)
+        found = environment.load_timeline().find(instant)
         if found is None or found.is_completed:
             return CancelResult(instant, "removed" if found is None else "completed", reason)
         if clock.monotonic_s() >= until_s:
@@ -92,7 +91,7 @@ def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason
 
 def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettings) -> tuple[RequestedTime, ...]:
     """Lazy clean: take plans off the timeline that were cancelled, and mutable ones that nobody executes."""
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     _finish_removals(environment, timeline)
     return _remove(environment, [plan.requested_at for plan in timeline.pending_plans], settings)
 
@@ -150,7 +149,7 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
 
 def _load_damage(environment: TableEnvironment, instant: RequestedTime) -> str:
     """Why a plan that others count on cannot succeed. Without the lock: files are listed, and perhaps read."""
-    current, _ = find_plan(load_timeline(environment.storage, environment.config), instant)
+    current, _ = find_plan(environment.load_timeline(), instant)
     if current.is_completed:
         return ""
     try:
@@ -165,7 +164,7 @@ def _ask(
 ) -> CancelResult | None:
     """Write the request down; a result if there is nothing to wait for."""
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         current, _ = find_plan(timeline, instant)
         if current.is_completed:
             return CancelResult(instant, "completed", reason)
@@ -206,11 +205,7 @@ def _may_go(environment: TableEnvironment, now: Timeline, current: Instant, sett
 
 
 def _is_held(environment: TableEnvironment, current: Instant) -> bool:
-    return _heartbeats(environment).is_active(current.requested_at)
-
-
-def _heartbeats(environment: TableEnvironment) -> HeartbeatView:
-    return load_heartbeats(environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
+    return environment.load_heartbeats().is_active(current.requested_at)
 
 
 def _age_s(environment: TableEnvironment, current: Instant) -> float:

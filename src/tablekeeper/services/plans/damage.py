@@ -12,7 +12,6 @@ from tablekeeper.read.damage import find_base_damage, find_log_damage
 from tablekeeper.services.plans.execute import was_rolled_back
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
-from tablekeeper.timeline import load_timeline
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["find_plan_damage"]
@@ -23,7 +22,7 @@ def find_plan_damage(environment: TableEnvironment, instant: Instant) -> str:
 
     The contents of its files are read only if an attempt has failed before: that takes as long as the attempt.
     """
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     try:
         plan = load_executable_plan(environment, instant)
         refuse_damaged_input(environment, plan, instant, timeline)

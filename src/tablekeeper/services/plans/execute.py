@@ -40,7 +40,6 @@ from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import (
     Timeline,
     load_commit_metadata,
-    load_timeline,
     start_inflight,
 )
 from tablekeeper.txn.attempts import AttemptGuard, AttemptId, begin_attempt
@@ -49,7 +48,7 @@ from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, load_heartbeats, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.rivals import NothingUnseen
@@ -140,7 +139,7 @@ def _pass_guard(
 ) -> _Entered | Instant:
     """The guard: one transaction that lets at most one executor through. The instant of a plan that is completed."""
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         current, kind = find_plan(timeline, instant)
         if current.is_completed:
             return current
@@ -178,9 +177,7 @@ def _pass_guard(
 
 
 def _refuse_held(environment: TableEnvironment, current: Instant) -> None:
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    heartbeats = environment.load_heartbeats()
     if not heartbeats.is_active(current.requested_at):
         return
     age_s = heartbeats.ages[current.requested_at]
@@ -302,7 +299,7 @@ def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
         keeps_heartbeat=True,
     )
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         current = timeline.find(requested_at)
         _refuse_lost(held, entered)
         if current is None or current.state is not State.REQUESTED:
@@ -387,7 +384,7 @@ def _call_off(environment: TableEnvironment, entered: _Entered, cause: BaseExcep
     """The plan cannot succeed any more. The wish comes first: a death after it leaves a plan that is known to go."""
     instant = entered.instant.requested_at
     with environment.locked() as held:
-        current = load_timeline(held.storage, held.config).find(instant)
+        current = held.load_timeline().find(instant)
         if current is None or current.is_completed or not _is_ours(held, entered):
             return
         now_ms = held.runtime.clock.now_ms()

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from tablekeeper.errors import ConflictError
 from tablekeeper.model import FileGroupId, FileSlice, Instant, State
-from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.timeline import Timeline
 from tablekeeper.txn.candidates import load_inflight
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import load_heartbeat_owner, load_heartbeats
+from tablekeeper.txn.heartbeat import load_heartbeat_owner
 
 __all__ = ["ForeignWrites", "await_announcements", "load_foreign_writes"]
 
@@ -54,9 +54,7 @@ def load_foreign_writes(environment: TableEnvironment, timeline: Timeline) -> Fo
     pending = [i for i in timeline.pending if pending_kind(i) is WriteKind.INGESTION]
     if not pending:
         return ForeignWrites()
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    heartbeats = environment.load_heartbeats()
     foreign = [
         i
         for i in pending
@@ -80,7 +78,7 @@ def await_announcements(environment: TableEnvironment, silent: tuple[Instant, ..
     clock = environment.runtime.clock
     waiting = {i.requested_at for i in silent}
     while True:
-        timeline = load_timeline(environment.storage, environment.config)
+        timeline = environment.load_timeline()
         left = [i for i in load_foreign_writes(environment, timeline).silent if i.requested_at in waiting]
         if not left:
             return

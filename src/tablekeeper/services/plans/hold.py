@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from tablekeeper.errors import PlanCancelledError, PlanHeldError, UnsupportedFeatureError
 from tablekeeper.format.plans.outline import decode_outline
 from tablekeeper.model import Action, Instant, PlanFlags, State
-from tablekeeper.timeline import instant_path, load_content, load_timeline
+from tablekeeper.timeline import instant_path, load_content
 from tablekeeper.txn.cancel_requests import load_cancel_request
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeats, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
 
 __all__ = ["hold_plan", "refuse_for_others"]
 
@@ -41,9 +41,7 @@ def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
             instant=plan.requested_at.value,
             reason=request.reason,
         )
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    heartbeats = environment.load_heartbeats()
     if heartbeats.is_active(plan.requested_at):
         age_s = heartbeats.ages[plan.requested_at]
         raise PlanHeldError(
@@ -60,7 +58,7 @@ def hold_plan(environment: TableEnvironment, plan: Instant) -> Iterator[Heartbea
     The heartbeat ends by itself if it cannot be renewed in time: whoever holds the plan asks its `check`.
     """
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         current = timeline.find(plan.requested_at)
         if current is None or current.is_completed:
             raise PlanCancelledError(

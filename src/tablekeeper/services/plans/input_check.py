@@ -23,7 +23,7 @@ from tablekeeper.snapshot.integrity import committed_files, files_of, plan_damag
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.slices import SliceRules
 from tablekeeper.snapshot.snapshot import Snapshot, load_replaced
-from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
+from tablekeeper.timeline import Timeline, load_commit_metadata
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.lost_completions import refuse_lost_completions
@@ -61,7 +61,7 @@ def refuse_damaged_draft(
     rules = _rules(environment, timeline)
     if plan_damage(listed, named, rules, groups=planned):
         # A commit, rollback or clean between timeline and listing looks the same; what two looks see is really so.
-        now = load_timeline(environment.storage, environment.config)
+        now = environment.load_timeline()
         listed = _load_listing(environment, planned)
         refuse_damage(plan_damage(listed, named, _rules(environment, now, with_replaced=True), groups=planned))
 
@@ -72,7 +72,7 @@ def refuse_damaged_input(environment: TableEnvironment, plan: Plan, instant: Ins
         _check(environment, plan, instant, timeline)
     except CorruptTableError:
         # As above; and the file groups may have been replaced and cleaned since the plan was made.
-        now = load_timeline(environment.storage, environment.config)
+        now = environment.load_timeline()
         _check(environment, plan, instant, now, with_replaced=True)
 
 

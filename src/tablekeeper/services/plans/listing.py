@@ -8,11 +8,11 @@ from typing import Any
 
 from tablekeeper.errors import NotFoundError
 from tablekeeper.model import Instant, PlanFlags, RequestedTime, ServiceKind
-from tablekeeper.timeline import load_timeline, parse_time
+from tablekeeper.timeline import parse_time
 from tablekeeper.timeline.plans import load_plan
 from tablekeeper.txn.cancel_requests import load_cancel_request
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeat_owner, load_heartbeats
+from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeat_owner
 
 __all__ = ["PendingPlanView", "PlanListing", "load_plan_listing"]
 
@@ -91,10 +91,8 @@ class PlanListing:
 
 def load_plan_listing(environment: TableEnvironment) -> PlanListing:
     """The pending plans as they are now; one that leaves while it is looked at is left out."""
-    timeline = load_timeline(environment.storage, environment.config)
-    heartbeats = load_heartbeats(
-        environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime
-    )
+    timeline = environment.load_timeline()
+    heartbeats = environment.load_heartbeats()
     views = [_load_view(environment, instant, heartbeats) for instant in timeline.pending_plans]
     return PlanListing(tuple(view for view in views if view is not None))
 

@@ -38,7 +38,7 @@ from tablekeeper.services.plans.service import Draft, LeftOut, Service
 from tablekeeper.services.plans.window import PlanningWindow, choose_partitions, load_planning_window, pending_record
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
-from tablekeeper.timeline import Timeline, create_requested, load_commit_metadata, load_timeline
+from tablekeeper.timeline import Timeline, create_requested, load_commit_metadata
 from tablekeeper.timeline.plans import encode_plan
 from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import refuse_during_restore
@@ -98,7 +98,7 @@ class ScheduledPlan:
 
 def load_draft(environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool) -> Drafted:
     """What the service would do now. Loads the timeline and the partitions that may need work; changes nothing."""
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     window = load_planning_window(
         environment,
         timeline,
@@ -149,7 +149,7 @@ def _publish(
 ) -> ScheduledPlan | ForeignWrites | None:
     """The plan on the timeline; None if the news left nothing of it, or the writers that have to be waited for."""
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         requested_at = RequestedTime(next_time(held, timeline))
         refuse_during_restore(held, timeline, requested_at)
         if timeline.has_lost(drafted.timeline):

@@ -30,11 +30,10 @@ from tablekeeper.model import (
 )
 from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_instant, load_partitions_by_listing
 from tablekeeper.snapshot.slices import decode_partition_files
-from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
+from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
 from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
 from tablekeeper.txn.savepoints import find_savepoint
 
@@ -76,7 +75,7 @@ class RollbackResult:
 
 def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, dry_run: bool = False) -> RollbackResult:
     """Roll the instant back, or say what that would delete."""
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     current = timeline.find(instant)
     if current is None:
         return _resume(environment, timeline, instant, dry_run=dry_run)
@@ -136,7 +135,7 @@ def _refuse(environment: TableEnvironment, timeline: Timeline, current: Instant)
     is_waiting = current.action.is_plan and current.state is State.REQUESTED
     if is_waiting and find_rollback(environment, timeline, current) is None:
         raise InvalidRequestError(f"{current} is a plan that nobody has begun: there is nothing to roll back.")
-    heartbeats = _heartbeats(environment)
+    heartbeats = environment.load_heartbeats()
     if heartbeats.is_active(current.requested_at):
         raise InvalidRequestError(
             f"{current} has a heartbeat of {heartbeats.ages[current.requested_at]:.0f} s ago: its writer is at work. "
@@ -164,7 +163,7 @@ def _refuse_completed(environment: TableEnvironment, timeline: Timeline, current
             "would say that these are committed, and no reader would see them. Write first, or write what you want "
             "instead."
         )
-    heartbeats = _heartbeats(environment)
+    heartbeats = environment.load_heartbeats()
     live = [i for i in timeline.pending if i.action.writes_data and heartbeats.is_active(i.requested_at)]
     if live:
         raise InvalidRequestError(
@@ -284,10 +283,6 @@ def _planned(environment: TableEnvironment, timeline: Timeline, target: Instant)
     plan = None if rollback is None else load_rollback_plan(environment, rollback)
     requests = () if plan is None else plan.requests
     return frozenset(join_path(r.partition, path.rpartition("/")[2]) for r in requests for path in r.files_to_delete)
-
-
-def _heartbeats(environment: TableEnvironment) -> HeartbeatView:
-    return load_heartbeats(environment.storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
 
 
 def _unknown(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> InvalidRequestError:

@@ -23,12 +23,10 @@ from tablekeeper.snapshot.retention import load_readable_from
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import (
     Timeline,
-    load_timeline,
     remove_instant_files,
     start_inflight,
 )
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import load_heartbeats
 from tablekeeper.txn.publish import Publication
 from tablekeeper.txn.restore import execute_restore, plan_restore
 from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, savepoints_of
@@ -128,7 +126,7 @@ def create_savepoint(
     config = environment.config
     # The lock keeps a clean from being planned between the listing of the files and their protection.
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, config)
+        timeline = held.load_timeline()
         commit = _commit_to_save(held, timeline, instant)
         existing = find_savepoint(timeline, commit.requested_at)
         if existing is not None and existing.is_completed:
@@ -151,14 +149,14 @@ def create_savepoint(
 
 def load_savepoints(environment: TableEnvironment) -> SavepointListing:
     """All completed savepoints."""
-    timeline = load_timeline(environment.storage, environment.config)
+    timeline = environment.load_timeline()
     return SavepointListing(tuple(_load(environment, each) for each in savepoints_of(timeline)))
 
 
 def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> None:
     """Give up the protection of a commit. Its files go when a clean finds them old enough."""
     with environment.locked() as held:
-        timeline = load_timeline(held.storage, held.config)
+        timeline = held.load_timeline()
         found = find_savepoint(timeline, instant)
         if found is None:
             raise _no_savepoint(held, timeline, instant)
@@ -177,7 +175,7 @@ def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, 
         return commit
 
     if dry_run:
-        timeline = load_timeline(environment.storage, environment.config)
+        timeline = environment.load_timeline()
         planned = plan_restore(timeline, _approve_restore(environment, timeline, instant))
         return RestoreResult(instant, tuple(str(each) for each in planned), dry_run=True)
     done = execute_restore(environment, instant, approve=approve)
@@ -269,7 +267,7 @@ def _as_of_completion(timeline: Timeline, commit: Instant) -> Timeline:
 
 
 def _approve_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> Instant:
-    storage, config = environment.storage, environment.config
+    config = environment.config
     savepoint = find_savepoint(timeline, instant)
     if savepoint is None or not savepoint.is_completed:
         raise _no_savepoint(environment, timeline, instant)
@@ -279,7 +277,7 @@ def _approve_restore(environment: TableEnvironment, timeline: Timeline, instant:
             f"{config.name}: the commit of savepoint {instant} has been archived, and with it what came after. "
             "A restore cannot take back what is not on the active timeline."
         )
-    heartbeats = load_heartbeats(storage, settings=environment.heartbeat_settings, runtime=environment.runtime)
+    heartbeats = environment.load_heartbeats()
     live = [i for i in timeline.pending if heartbeats.is_active(i.requested_at)]
     if live:
         raise InvalidRequestError(
