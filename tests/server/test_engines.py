@@ -66,7 +66,7 @@ def started(tmp_path: Path) -> Iterator[tuple[ProcessExecutor, Job, str]]:
     """A job that runs until somebody ends it."""
     executor, job = executor_of(tmp_path, FOREVER), a_job(tmp_path)
     job_id = executor.start(job)
-    await_that(lambda: "up" in load_log_tail(job.log_path))
+    await_that(lambda: "up\n" in load_log_tail(job.log_path))
     yield executor, job, job_id
     executor.cancel(job_id)
     await_end(executor, job, job_id)
@@ -174,7 +174,7 @@ def test_a_job_whose_minder_was_killed_ends_with_it_and_is_unknown(tmp_path: Pat
     program = f"import os; print(os.getpid()); {FOREVER}"
     executor, job = executor_of(tmp_path, program), a_job(tmp_path)
     job_id = executor.start(job)
-    await_that(lambda: "up" in load_log_tail(job.log_path))
+    await_that(lambda: "up\n" in load_log_tail(job.log_path))
     child = int(load_log_tail(job.log_path).split()[0])
     os.kill(int(job_id.split(":")[1]), signal.SIGKILL)
     assert await_end(executor, job, job_id).state is JobState.UNKNOWN

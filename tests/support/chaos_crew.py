@@ -93,13 +93,12 @@ class Crew:
         return codes
 
     def jobs(self) -> list[int]:
-        """Processes that work for this service: workers and their minders, of any instance."""
+        """Processes that work for this service: workers, their minders, and what forks both, of any instance."""
         marks = (b"tablekeeper.server.engines.", str(self.work_dir).encode())
         return [pid for pid, line in _command_lines() if all(mark in line for mark in marks)]
 
     def workers(self) -> list[int]:
-        marks = (b"tablekeeper.server.engines.worker", str(self.work_dir).encode())
-        return [pid for pid, line in _command_lines() if all(mark in line for mark in marks)]
+        return [pid for pid in self.jobs() if _name_of(pid).startswith("job ")]
 
     def _new(self, number: int, port: int) -> Instance:
         self.starts += 1
@@ -108,6 +107,14 @@ class Crew:
         command += ["--work-dir", str(self.work_dir), "--settings", str(self.folder / "service.toml")]
         with (self.folder / f"instance-{number}.log").open("ab") as log:
             return Instance(number, port, subprocess.Popen(command, stdout=log, stderr=log))
+
+
+def _name_of(pid: int) -> str:
+    """What the process calls itself; empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 class Sleepers:

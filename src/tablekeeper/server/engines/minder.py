@@ -4,7 +4,7 @@ It belongs to no instance: when the one that started it dies, it goes on, and wh
 its file, which it holds as long as it lives. A second minder for the same attempt finds the lock taken and leaves.
 
 Run as `python -m tablekeeper.server.engines.minder SPEC`, where SPEC is a file with the command, the environment, the
-places of log and exit code, and the limits.
+places of log and exit code, and the limits. Or forked with its job by `fork_server.py`, which spares both their start.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from tablekeeper.runtime import SYSTEM_RUNTIME, Clock
 from tablekeeper.server.engines.files import save_json
 
-__all__ = ["MinderSpec", "main", "mind", "pid_file_of"]
+__all__ = ["Child", "MinderSpec", "claimed_spec", "give_way", "main", "mind", "pid_file_of"]
 
 _GRACE_S = 10.0
 _TICK_S = 0.5
@@ -46,6 +46,19 @@ class MinderSpec:
     time_limit_s: float
     log_bytes: int
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Child(Protocol):
+    """The process of a job, of which its minder reads the output: what `subprocess.Popen` has of it."""
+
+    pid: int
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
 
 
 class _BoundedLog:
@@ -77,6 +90,7 @@ class _Asked:
     def __init__(self) -> None:
         self.is_set = False
         signal.signal(signal.SIGTERM, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def _note(self, *_: Any) -> None:
         self.is_set = True
@@ -87,19 +101,27 @@ def pid_file_of(spec_file: Path) -> Path:
     return spec_file.with_suffix(".pid")
 
 
-def mind(spec: MinderSpec, *, clock: Clock) -> int:
-    """Run the command to its end; its exit code."""
+@contextmanager
+def claimed_spec(path: Path) -> Iterator[MinderSpec | None]:
+    """What is to be minded, locked against every other minder; None if another has it, or if it is over already.
+
+    The lock is held as long as a process has the file open that had it at the time: a forked one keeps it.
+    """
+    with path.open("r+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        spec = MinderSpec(**json.load(file))
+        yield None if Path(spec.exit_path).exists() else spec
+
+
+def mind(spec: MinderSpec, *, clock: Clock, start: Callable[[MinderSpec], Child] | None = None) -> int:
+    """Run the command to its end; its exit code. `start` runs it in another way than as a program of its own."""
     asked = _Asked()
     log = _BoundedLog(spec.log_path, spec.log_bytes)
-    child = subprocess.Popen(
-        list(spec.command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **spec.environment},
-        start_new_session=True,
-        preexec_fn=_in_second_place,  # noqa: PLW1509 (this process has one thread)
-    )
+    child = (start or _start_program)(spec)
     limit_s = clock.monotonic_s() + spec.time_limit_s
     kill_s: float | None = None
     timed_out = False
@@ -121,7 +143,19 @@ def mind(spec: MinderSpec, *, clock: Clock) -> int:
     return code
 
 
-def _in_second_place() -> None:
+def _start_program(spec: MinderSpec) -> Child:
+    return subprocess.Popen(
+        list(spec.command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **spec.environment},
+        start_new_session=True,
+        preexec_fn=give_way,  # noqa: PLW1509 (this process has one thread)
+    )
+
+
+def give_way() -> None:
     """Maintenance gives way to writers of the same machine. And it ends with its minder, without which it would have no
     time limit any more: on Linux the kernel sees to that.
     """
@@ -133,7 +167,7 @@ def _in_second_place() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _output(child: subprocess.Popen[bytes]) -> Any:
+def _output(child: Child) -> Any:
     """Pieces of output, empty ones between them, until the process has ended."""
     assert child.stdout is not None
     descriptor = child.stdout.fileno()
@@ -156,7 +190,7 @@ def _output(child: subprocess.Popen[bytes]) -> Any:
                 return
 
 
-def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal(child: Child, number: signal.Signals) -> None:
     try:
         os.killpg(child.pid, number)
     except ProcessLookupError:
@@ -165,13 +199,8 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def main(path: str) -> int:
     """Mind the job of this file, unless somebody does."""
-    with Path(path).open("r+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return 0
-        spec = MinderSpec(**json.load(file))
-        if Path(spec.exit_path).exists():
+    with claimed_spec(Path(path)) as spec:
+        if spec is None:
             return 0
         pid_file_of(Path(path)).write_text(str(os.getpid()), encoding="utf-8")
         return mind(spec, clock=SYSTEM_RUNTIME.clock)

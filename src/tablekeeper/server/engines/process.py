@@ -20,6 +20,7 @@ from platform import node
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.engines.files import load_report, save_job, save_json
+from tablekeeper.server.engines.forks import ForkServer
 from tablekeeper.server.engines.minder import MinderSpec, pid_file_of
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
 from tablekeeper.server.model import AttemptOutcome, RunParameters
@@ -47,7 +48,10 @@ class Command:
 
 
 class ProcessExecutor:
-    """See `protocol.Executor`. `command` makes the command of a job from it and the file it is saved in."""
+    """See `protocol.Executor`. `command` makes the command of a job from it and the file it is saved in.
+
+    With a `fork_server` job and minder are forked from a warm process, instead of being started as programs.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,13 @@ class ProcessExecutor:
         *,
         command: Callable[[Job, Path], Command],
         validate: Callable[[RunParameters], None],
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._name = name
         self._context = context
         self._command = command
         self._validate = validate
+        self._fork_server = fork_server
         self._folder = context.work_dir / "jobs"
         self._folder.mkdir(parents=True, exist_ok=True)
         # Children of this process, so that none stays behind as a zombie.
@@ -92,15 +98,7 @@ class ProcessExecutor:
             environment=command.environment,
         )
         save_json(spec_file, asdict(spec))
-        minder = subprocess.Popen(
-            [sys.executable, "-m", "tablekeeper.server.engines.minder", str(spec_file)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        job_id = f"{node()}:{minder.pid}:{spec_file.name}"
-        self._children[job_id] = minder
+        job_id = self._start_minder(spec_file)
         id_file.write_text(job_id, encoding="utf-8")
         return job_id
 
@@ -144,6 +142,22 @@ class ProcessExecutor:
 
     def close(self) -> None:
         self._reap()
+        if self._fork_server is not None:
+            self._fork_server.close()
+
+    def _start_minder(self, spec_file: Path) -> str:
+        if self._fork_server is not None:
+            return f"{node()}:{self._fork_server.fork(spec_file)}:{spec_file.name}"
+        minder = subprocess.Popen(
+            [sys.executable, "-m", "tablekeeper.server.engines.minder", str(spec_file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        job_id = f"{node()}:{minder.pid}:{spec_file.name}"
+        self._children[job_id] = minder
+        return job_id
 
     def _reap(self) -> None:
         """Let go of those that have ended: most report their end a moment before, and are not asked again."""
