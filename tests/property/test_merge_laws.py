@@ -18,7 +18,7 @@ from tests.support.merge_model import TYPES, Case, as_change, as_table, cases, m
 def merged(case: Case) -> tuple[pa.Table, int, int]:
     winners = collapse([as_change(b, case) for b in case.blocks], case.rule, schema=case.schema)
     parts = [winners.apply(as_table(g, case.schema, case.rule.ordering)) for g in case.base]
-    return pa.concat_tables([*parts, winners.unseen()]), winners.updated, winners.removed
+    return pa.concat_tables([*parts, winners.unmatched()]), winners.updated, winners.removed
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_changes_of_a_slice_may_be_replaced_by_their_winners_wherever_more_chang
     fewer = collapse(changes[:compacted], case.rule, schema=case.schema).as_changes()
     winners = collapse(fewer + changes[compacted:], case.rule, schema=case.schema)
     parts = [winners.apply(as_table(g, case.schema, case.rule.ordering)) for g in case.base]
-    table = pa.concat_tables([*parts, winners.unseen()])
+    table = pa.concat_tables([*parts, winners.unmatched()])
     actual = sorted(zip(table.column(KEY_COLUMN).to_pylist(), table.column("row").to_pylist(), strict=True))
     assert actual == model(case)
     keys = [change.keys if isinstance(change, Deletes) else change.column(KEY_COLUMN) for change in fewer]

@@ -116,7 +116,7 @@ def test_partial_rows_whole_rows_and_deletes_merge_as_the_law_says(
     rule = MergeRule(MergeMode.EVENT_TIME, ("o",)) if by_event_time else MergeRule(MergeMode.COMMIT_TIME)
     winners = PartialWinners([change_of(block) for block in blocks], rule, schema=SCHEMA)
     parts = [winners.apply(table_of({key: version}, VALUES)) for key, version in base.items()]
-    rows = pa.concat_tables([*parts, winners.unseen()]).to_pylist()
+    rows = pa.concat_tables([*parts, winners.unmatched()]).to_pylist()
     actual = {row[KEY_COLUMN]: {name: row[name] for name in VALUES} for row in rows}
     assert len(rows) == len(actual)
     expected = walked(base, blocks, by_event_time=by_event_time)
@@ -128,7 +128,7 @@ def test_partial_rows_whole_rows_and_deletes_merge_as_the_law_says(
 def test_whole_rows_merge_as_they_do_without_partial_ones(case: Case) -> None:
     winners = PartialWinners([as_change(b, case) for b in case.blocks], case.rule, schema=case.schema)
     parts = [winners.apply(as_table(group, case.schema, case.rule.ordering)) for group in case.base]
-    table = pa.concat_tables([*parts, winners.unseen()])
+    table = pa.concat_tables([*parts, winners.unmatched()])
     actual = sorted(zip(table.column(KEY_COLUMN).to_pylist(), table.column("row").to_pylist(), strict=True))
     assert actual == model(case)
     assert table.column("tags").to_pylist() == [[str(row)] for row in table.column("row").to_pylist()]

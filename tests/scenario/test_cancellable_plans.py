@@ -22,7 +22,7 @@ from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.services.plans.schedule import ScheduledPlan
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.timeline import load_timeline
-from tablekeeper.txn.candidates import load_pending_outline
+from tablekeeper.timeline.plans import load_pending_outline
 from tests.support.fake_runtime import FakeClock
 from tests.support.meanwhile import Interrupted, writes_data
 from tests.support.step_faults import Fault, FaultPoint, ProcessDied, StepStorage, one_thread_runtime
@@ -129,7 +129,7 @@ def test_everybody_can_tell_from_the_timeline_that_a_plan_is_cancellable(world: 
     table = world.table
     instant = load_timeline(table._storage, table.config).find(plan.instant)
     assert instant is not None
-    assert load_pending_outline(table._load_environment(), instant).flags.cancellable
+    assert load_pending_outline(table._storage, table.config, instant).flags.cancellable
     assert table.plans()[0].flags.cancellable
 
 
@@ -226,7 +226,7 @@ def test_a_plan_that_nobody_executes_is_removed_by_cancel(world: World, service:
 
 
 @each_service
-def test_a_running_executor_notices_that_its_plan_was_called_off(world: World, service: str) -> None:
+def test_a_running_executor_notices_that_its_plan_was_cancelled(world: World, service: str) -> None:
     plan = world.schedule(service)
     before = world.rows()
     results: list[str] = []
@@ -252,7 +252,7 @@ def test_an_executor_that_has_committed_wins_over_cancel(world: World, service: 
 
 
 @each_service
-def test_clean_removes_a_plan_that_was_called_off_when_its_executor_is_gone(world: World, service: str) -> None:
+def test_clean_removes_a_plan_that_was_cancelled_when_its_executor_is_gone(world: World, service: str) -> None:
     plan = world.schedule(service)
     before = world.rows()
     calls = _calls_of_execution(world, plan)

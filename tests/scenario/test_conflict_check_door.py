@@ -11,7 +11,7 @@ import tablekeeper as tk
 from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.timeline import create_requested, load_newest_time, start_inflight
-from tablekeeper.txn.candidates import load_touched
+from tablekeeper.txn.concurrent_commits import load_touched
 from tablekeeper.txn.environment import time_after
 from tablekeeper.txn.publish import Publication, Published
 from tests.support.crew import TO_THE_END, Crew, calls_before

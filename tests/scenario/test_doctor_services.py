@@ -220,7 +220,7 @@ def test_a_cancellable_plan_is_tried_again_until_it_is_too_old(world: World) -> 
 
 
 @each_service
-def test_a_plan_that_was_called_off_is_removed_when_nobody_is_at_work_on_it(world: World, service: str) -> None:
+def test_a_plan_that_was_cancelled_is_removed_when_nobody_is_at_work_on_it(world: World, service: str) -> None:
     plan = _schedule(world, service, cancellable=True)
     before = world.data_files()
     _die_at_work(world, plan)

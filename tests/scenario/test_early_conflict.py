@@ -1,6 +1,6 @@
 """Early conflict detection: the later of two writers on a file group gives way before it writes data.
 
-The rival is a writer in the middle of its work: its files are written, its markers are there, its commit is not.
+The earlier writer is in the middle of its work: its files are written, its markers are there, its commit is not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EARLY = "hoodie.write.concurrency.early.conflict.detection.enable"
 STRATEGY = "hoodie.write.concurrency.early.conflict.detection.strategy"
 COMMITS = "hoodie.write.concurrency.early.conflict.check.commit.conflict"
 ON = {EARLY: "true"}
-RIVAL = "20200101000000000"
+EARLIER = "20200101000000000"
 ONE_BUCKET = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "1"}
 
 
@@ -59,7 +59,7 @@ class WaitingClock(SystemClock):
         assert self.may_go_on.wait(30)
 
 
-def put_rival(storage: Storage, *groups: FileGroupId, instant: str = RIVAL) -> None:
+def put_writer(storage: Storage, *groups: FileGroupId, instant: str = EARLIER) -> None:
     """A live writer that began long ago, and has announced files of these groups."""
     storage.put(f".hoodie/timeline/{instant}.commit.requested", b"")
     storage.put(f".hoodie/timeline/{instant}.inflight", b"")
@@ -81,12 +81,12 @@ def test_the_later_writer_gives_way_before_it_writes_and_is_told_to_whom_and_whe
     caught: list[ConflictError] = []
 
     def lose(other: tk.Table) -> None:
-        (rival,) = pending(arena.table)
+        (earlier,) = pending(arena.table)
         before = listing(arena.storage)
         with pytest.raises(ConflictError, match="still at work on the same file groups") as info:
             other.upsert(trips(("a", "sf", 3, 3.0)))
-        assert info.value.beaten_by == rival
-        assert info.value.instant > rival
+        assert info.value.beaten_by == earlier
+        assert info.value.instant > earlier
         assert listing(arena.storage) == before
         caught.append(info.value)
 
@@ -172,13 +172,13 @@ def test_markers_that_the_timeline_server_of_java_keeps_are_seen(builder: TableB
     table.upsert(trips(("a", "sf", 1, 1.0)))
     storage = builder.storage(table)
     (group,) = {s.group for s in table.files()}
-    put_rival(storage)
-    name = encode_base_name(file_id=group.file_id, write_token="1-2-3", instant=RIVAL)
-    storage.put(f".hoodie/.temp/{RIVAL}/MARKERS.type", b"TIMELINE_SERVER_BASED")
-    storage.put(f".hoodie/.temp/{RIVAL}/MARKERS0", f"sf/{name}.marker.MERGE{tail}".encode("latin-1"))
+    put_writer(storage)
+    name = encode_base_name(file_id=group.file_id, write_token="1-2-3", instant=EARLIER)
+    storage.put(f".hoodie/.temp/{EARLIER}/MARKERS.type", b"TIMELINE_SERVER_BASED")
+    storage.put(f".hoodie/.temp/{EARLIER}/MARKERS0", f"sf/{name}.marker.MERGE{tail}".encode("latin-1"))
     with pytest.raises(ConflictError, match="still at work") as caught:
         table.upsert(trips(("a", "sf", 2, 2.0)))
-    assert caught.value.beaten_by == RIVAL
+    assert caught.value.beaten_by == EARLIER
 
 
 def test_commits_since_the_start_are_looked_at_only_if_asked_for(builder: TableBuilder) -> None:
@@ -202,7 +202,7 @@ def test_the_transactional_strategy_looks_and_announces_under_the_lock(builder: 
     strategy = "org.apache.hudi.table.marker.SimpleTransactionDirectMarkerBasedDetectionStrategy"
     table = builder.create(table_type="cow", options={**ON, STRATEGY: strategy})
     table.upsert(trips(("a", "sf", 1, 1.0)))
-    put_rival(builder.storage(table))
+    put_writer(builder.storage(table))
     arena = Arena(builder, table)
     held: list[tuple[str, bool]] = []
 
@@ -212,11 +212,11 @@ def test_the_transactional_strategy_looks_and_announces_under_the_lock(builder: 
 
     arena.storage.watch = watch
     arena.writer.upsert(trips(("a", "sf", 2, 2.0)))
-    # The rival's markers, the announcement, and then the marker of the task.
+    # The earlier writer's markers, the announcement, and then the marker of the task.
     assert held == [("walk", True), ("put_if_absent", True), ("put_if_absent", False)]
 
 
-def test_a_retry_waits_for_the_rival_and_then_succeeds(builder: TableBuilder) -> None:
+def test_a_retry_waits_for_the_earlier_writer_and_then_succeeds(builder: TableBuilder) -> None:
     table = builder.create(table_type="mor", options=ON)
     table.upsert(trips(("a", "sf", 1, 1.0)))
     arena = Arena(builder, table)
@@ -244,40 +244,40 @@ def test_a_retry_waits_for_the_rival_and_then_succeeds(builder: TableBuilder) ->
 def test_without_retries_the_conflict_is_raised_at_once(builder: TableBuilder) -> None:
     table = builder.create(table_type="mor", options=ON)
     table.upsert(trips(("a", "sf", 1, 1.0)))
-    put_rival(builder.storage(table), *(s.group for s in table.files()))
+    put_writer(builder.storage(table), *(s.group for s in table.files()))
     clock = FakeClock(SYSTEM_RUNTIME.clock.now_ms())
     with pytest.raises(ConflictError, match="still at work"):
         builder.through(table, runtime=Runtime(clock=clock)).upsert(trips(("a", "sf", 3, 3.0)))
     assert clock.slept_s == []
 
 
-def test_a_retry_does_not_wait_for_the_rival_longer_than_for_the_lock(builder: TableBuilder) -> None:
+def test_a_retry_does_not_wait_for_the_earlier_writer_longer_than_for_the_lock(builder: TableBuilder) -> None:
     table = builder.create(table_type="mor", options={**ON, "hoodie.write.lock.wait_time_ms": "20000"})
     table.upsert(trips(("a", "sf", 1, 1.0)))
-    put_rival(builder.storage(table), *(s.group for s in table.files()))
+    put_writer(builder.storage(table), *(s.group for s in table.files()))
     clock = FakeClock(SYSTEM_RUNTIME.clock.now_ms())
     with pytest.raises(ConflictError, match="still at work"):
         builder.through(table, runtime=Runtime(clock=clock)).upsert(trips(("a", "sf", 3, 3.0)), retries=1)
     assert 20 <= sum(clock.slept_s) < 25
 
 
-def test_a_rival_that_announces_itself_later_is_seen_before_the_next_wave_of_tasks(builder: TableBuilder) -> None:
+def test_a_writer_that_announces_itself_later_is_seen_before_the_next_wave_of_tasks(builder: TableBuilder) -> None:
     table, arena = six_groups(builder)
-    put_rival(arena.storage)
+    put_writer(arena.storage)
     last = next(s.group for s in table.files(partitions=["c5"]))
-    arena.meanwhile(lambda _: put_rival(builder.storage(table), last), when=writes_data)
+    arena.meanwhile(lambda _: put_writer(builder.storage(table), last), when=writes_data)
     with pytest.raises(ConflictError, match="still at work") as caught:
         arena.writer.upsert(six_rows(ts=2))
     assert caught.value.file_groups == (str(last),)
     assert len([path for path in arena.storage.paths("open_output") if path.endswith(".parquet")]) == 4
-    assert pending(table) == [RIVAL]
+    assert pending(table) == [EARLIER]
     assert {ts for _, _, ts in arena.rows()} == {1}
 
 
-def test_looking_costs_one_listing_of_heartbeats_and_one_of_each_live_rival_a_wave(builder: TableBuilder) -> None:
+def test_looking_costs_one_listing_of_heartbeats_and_one_of_each_active_writer_a_wave(builder: TableBuilder) -> None:
     _, arena = six_groups(builder)
     for number in range(3):
-        put_rival(arena.storage, instant=f"2020010100000000{number}")
+        put_writer(arena.storage, instant=f"2020010100000000{number}")
     arena.storage.reset()
     arena.writer.upsert(six_rows(ts=2))
     walked = [path for path in arena.storage.paths("walk") if path.startswith(".hoodie/.temp/2020")]

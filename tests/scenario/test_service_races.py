@@ -31,7 +31,7 @@ def world() -> Iterator[World]:
     made.forget()
 
 
-def test_a_plan_that_is_called_off_between_listing_and_execution_does_not_stop_the_others(world: World) -> None:
+def test_a_plan_that_is_cancelled_between_listing_and_execution_does_not_stop_the_others(world: World) -> None:
     first = world.table.schedule_compaction(cancellable=True, partitions="city = 'sf'")
     second = world.table.schedule_compaction(partitions="city = 'la'")
     assert first is not None

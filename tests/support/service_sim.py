@@ -253,7 +253,7 @@ def _judge(world: World, story: Story) -> None:
     world.clock.advance(HEARTBEAT_LAPSED_S)
     world.table.clean()
     for each in world.table.plans():
-        if each.called_off or (each.flags.mutable and each.state == "inflight"):
+        if each.cancelled or (each.flags.mutable and each.state == "inflight"):
             faults.append(f"a clean left {each}")
     world.table.clean(options=AT_ONCE)
     faults += [f"a clean without patience left {each}" for each in world.table.plans() if each.flags.can_be_removed]

@@ -272,7 +272,7 @@ def _finish_plans(plan: StressPlan) -> list[str]:
         limit_s = each.flags.cancel_after_s
         is_old = limit_s is not None and each.age_s > limit_s
         is_dead = each.flags.mutable and each.state == State.INFLIGHT.value
-        if each.called_off or is_old or is_dead:
+        if each.cancelled or is_old or is_dead:
             faults.append(f"a clean left {each}")
     open_table(plan, options=AT_ONCE).clean()
     faults += [f"a clean without patience left {each}" for each in table.plans() if each.flags.can_be_removed]

@@ -11,7 +11,7 @@ from tablekeeper.format.plans import decode_outline
 from tablekeeper.model import Action, CommitMetadata, Instant, Operation, PlanFlags, RequestedTime, ServiceKind, State
 from tablekeeper.timeline import load_commit_metadata, load_instant_files, load_timeline
 from tablekeeper.timeline.history import load_history
-from tablekeeper.txn.candidates import load_pending_outline
+from tablekeeper.timeline.plans import load_pending_outline
 
 __all__ = ["SERVICE_OPERATIONS", "Past", "find_flags", "flags_text", "load_past"]
 
@@ -64,7 +64,9 @@ def find_flags(table: tk.Table, instant: RequestedTime) -> str:
     """What may become of the plan of this instant on the active timeline, completed or not; empty if there is none."""
     environment = table._load_environment()
     for action in _ACTIONS:
-        plan = load_pending_outline(environment, Instant(instant, Action(action), State.REQUESTED), with_groups=True)
+        plan = load_pending_outline(
+            environment.storage, environment.config, Instant(instant, Action(action), State.REQUESTED), with_groups=True
+        )
         if plan.file_groups:
             return flags_text(plan.extra)
     return ""

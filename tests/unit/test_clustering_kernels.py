@@ -222,7 +222,7 @@ def test_slices_whose_rows_were_all_deleted_leave_no_file(builder: TableBuilder)
     assert cluster_group(_task(builder.storage(table))) == []
 
 
-def test_a_plan_that_was_called_off_stops_and_publishes_nothing(builder: TableBuilder) -> None:
+def test_a_plan_that_was_cancelled_stops_and_publishes_nothing(builder: TableBuilder) -> None:
     table = builder.create()
     table.insert(trips(("1", "sf", 1, 3.0)))
     storage = builder.storage(table)

@@ -153,7 +153,7 @@ def test_compaction_merges_partial_updates_into_their_rows(context: WriteContext
     assert (written.stat.updates, written.stat.inserts, written.stat.deletes) == (1, 0, 0)
 
 
-def test_a_plan_that_was_called_off_gets_no_file(context: WriteContext) -> None:
+def test_a_plan_that_was_cancelled_gets_no_file(context: WriteContext) -> None:
     file_slice, context = partial_slice(context), begun(context)
     save_cancel_request(context.store.storage, CancelRequest(RequestedTime(context.instant), "enough"))
     before = {file.path for file in context.store.storage.walk("")}

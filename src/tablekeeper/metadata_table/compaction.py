@@ -97,7 +97,7 @@ __all__ = ["compact_metadata_table", "explain_metadata_compaction"]
 _LOG = logging.getLogger(__name__)
 _OLDEST_VERSION = 8
 _ROUNDS = 3
-_PATIENCE_MS = 1_000
+_LONGEST_WAIT_MS = 1_000
 _MOST_DELETED = 2_000
 _ONLY_WRITER = "0-0-0"
 _DELEGATED = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLEAN)
@@ -269,7 +269,7 @@ def _wait_for_clock(environment: OpenTable, merge: Merge) -> None:
     """The compaction takes place after the last delta commit and before now."""
     clock = environment.runtime.clock
     ahead_ms = parse_time(merge.newest.value, zone=environment.config.time_zone) + 2 - clock.now_ms()
-    if 0 <= ahead_ms <= _PATIENCE_MS:
+    if 0 <= ahead_ms <= _LONGEST_WAIT_MS:
         clock.sleep((ahead_ms + 1) / 1000)
 
 

@@ -108,7 +108,7 @@ class SliceMerge:
             for rows in self._base_rows(self._task):
                 yield rows if self._winners is None else self._winners.apply(rows)
             if self._winners is not None:
-                fresh = self._winners.unseen()
+                fresh = self._winners.unmatched()
                 self._count(self._winners, fresh)
                 yield fresh
         finally:

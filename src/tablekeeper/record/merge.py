@@ -152,7 +152,7 @@ class Winners:
         """Whether any of these keys is changed."""
         return bool(pc.any(pc.is_in(keys, value_set=self._keys)).as_py())
 
-    def unseen(self) -> pa.Table:
+    def unmatched(self) -> pa.Table:
         """Rows of keys that no base row had: to be added. Call it after all base rows went through `apply`."""
         fresh = self._row_of[~self._seen & ~self._deleted]
         if len(fresh) == self._rows.num_rows and np.array_equal(fresh, np.arange(len(fresh))):

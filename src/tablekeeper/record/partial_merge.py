@@ -83,7 +83,7 @@ class PartialWinners:
         keep[positions[deleted]] = False
         return pa.table(columns, schema=base.schema).filter(pa.array(keep))
 
-    def unseen(self) -> pa.Table:
+    def unmatched(self) -> pa.Table:
         """Rows of keys that no base row had: to be added. Call it after all base rows went through `apply`."""
         return self._all.rows.filter(pa.array(~self._seen & ~self._all.deleted))
 

@@ -26,7 +26,7 @@ from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
 from tablekeeper.services.clean import CleanExplanation, CleanResult, execute_clean, explain_clean, is_clean_due
 from tablekeeper.services.plans.cancel import CancelResult, cancel_plan, remove_failed_plans
-from tablekeeper.services.plans.execute import execute_plan, find_plan
+from tablekeeper.services.plans.execute import execute_plan
 from tablekeeper.services.plans.explain import Explanation, explain_plan
 from tablekeeper.services.plans.listing import PlanListing, load_plan_listing
 from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
@@ -40,6 +40,7 @@ from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
 from tablekeeper.table.units import parse_duration_s, parse_size_bytes
 from tablekeeper.timeline import load_instant_files
+from tablekeeper.timeline.plans import find_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.prepare import load_environment, prepare_write, refuse_lost_indexes
 

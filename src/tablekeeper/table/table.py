@@ -70,7 +70,7 @@ from tablekeeper.timeline.properties_file import (
     refuse_existing_table,
 )
 from tablekeeper.timeline.transition import create_timeline_directory
-from tablekeeper.txn.early_conflict import await_rival
+from tablekeeper.txn.early_conflict import await_earlier_writer
 from tablekeeper.txn.heartbeat_listing import HeartbeatListing, load_heartbeat_listing
 from tablekeeper.txn.locks import LockHolder
 from tablekeeper.write.operation import delete_partitions, execute_write
@@ -443,7 +443,7 @@ class Table(Maintenance):
                 if retries <= 0:
                     raise
                 retries -= 1
-                await_rival(self._load_environment(), error)
+                await_earlier_writer(self._load_environment(), error)
         # Who names a service in the call wants it here.
         hosted = hosting.services - {each.name for each in services if inline}
         return run_after_write(result, services, hosting, self._run_inline, hosted=hosted)

@@ -1,8 +1,11 @@
-"""Plans on the timeline: loaded, and encoded for their requested file. The only place that knows how Java writes them.
+"""Plans on the timeline: found, loaded, and encoded for their requested file. The only place that knows how Java writes
+them.
 
 Three looks at a plan, each as cheap as it can be: its outline (how it may end, what it left out), the outline with the
 file groups that it is about, and all of it. The plan file of a compaction names files without their partition, that of
 a clustering by their full path; of either only the last part of a path counts, as the partition is given beside it.
+
+A rollback has a plan as well: it says what is rolled back, and which files go.
 
 Plans do not hold the sizes of files. What is read is estimated from the metrics that every plan carries, ours and
 Java's: it is used to balance the load, never to find anything.
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.format.plans import (
@@ -22,11 +25,13 @@ from tablekeeper.format.plans import (
     CompactionOperation,
     CompactionPlan,
     RequestedReplaceMetadata,
+    RollbackPlan,
     SliceInfo,
     decode_compaction_plan,
     decode_outline,
     decode_outline_note,
     decode_requested_replace_metadata,
+    decode_rollback_plan,
     encode_compaction_plan,
     encode_requested_replace_metadata,
 )
@@ -49,14 +54,41 @@ from tablekeeper.model import (
 from tablekeeper.storage import Storage, hadoop_path
 from tablekeeper.storage.protocol import StorageSpec
 from tablekeeper.timeline.load import instant_path, load_content
+from tablekeeper.timeline.timeline import Timeline
 
-__all__ = ["decode_plan", "encode_plan", "load_plan", "load_plan_outline", "slice_metrics"]
+__all__ = [
+    "decode_plan",
+    "encode_plan",
+    "find_plan",
+    "find_rollback",
+    "load_pending_outline",
+    "load_plan",
+    "load_plan_outline",
+    "load_rollback_plan",
+    "load_rollback_target",
+    "slice_metrics",
+]
 
 _LOG_BYTES = "TOTAL_LOG_FILES_SIZE"
 _READ_MB = "TOTAL_IO_READ_MB"
 _MB = 1 << 20
 _BEGINNING_BYTES = 1 << 20
 _NEW_FILE_BYTES = 125_829_120
+
+
+def find_plan(timeline: Timeline, instant: RequestedTime) -> tuple[Instant, ServiceKind]:
+    """The plan, pending or completed. `InvalidRequestError` if there is none, or it is of another kind."""
+    found = timeline.find(instant)
+    if found is None:
+        raise InvalidRequestError(
+            f"there is no plan {instant} on the timeline: it was cancelled or rolled back, or never there. "
+            "`Table.plans()` lists the plans there are."
+        )
+    kind = found.action.service
+    if kind is None and not found.is_completed:
+        raise InvalidRequestError(f"{found} is no compaction, log compaction or clustering, and cannot be executed.")
+    completed = {Action.COMMIT: ServiceKind.COMPACTION, Action.REPLACE_COMMIT: ServiceKind.CLUSTERING}
+    return found, kind or completed.get(found.action, ServiceKind.LOG_COMPACTION)
 
 
 def load_plan(storage: Storage, config: TableConfig, instant: Instant) -> Plan:
@@ -89,6 +121,46 @@ def load_plan_outline(
         return noted
     content = beginning if len(beginning) < _BEGINNING_BYTES else storage.read(file)
     return decode_outline(content, file=file, is_clustering=is_clustering)
+
+
+def load_pending_outline(
+    storage: Storage, config: TableConfig, instant: Instant, *, with_groups: bool = False
+) -> PlanOutline:
+    """The same of a plan that may have left since the timeline was loaded: it touches nothing any more."""
+    try:
+        return load_plan_outline(storage, config, instant, with_groups=with_groups)
+    except NotFoundError:
+        return PlanOutline()
+
+
+def find_rollback(storage: Storage, config: TableConfig, timeline: Timeline, target: Instant) -> Instant | None:
+    """A rollback of `target` that somebody began and did not finish."""
+    rollbacks = (instant for instant in timeline.pending if instant.action is Action.ROLLBACK)
+    return next((i for i in rollbacks if load_rollback_target(storage, config, i) == target.requested_at), None)
+
+
+def load_rollback_target(storage: Storage, config: TableConfig, rollback: Instant) -> RequestedTime | None:
+    """Which instant is rolled back, or was; None where the plan of the rollback does not tell."""
+    plan = load_rollback_plan(storage, config, rollback)
+    return None if plan is None else plan.target
+
+
+def load_rollback_plan(storage: Storage, config: TableConfig, rollback: Instant) -> RollbackPlan | None:
+    """What a rollback set out to do; None if its requested file is gone, or was cut short before the rollback began.
+
+    Java makes that file and fills it in two steps on some stores, and drops one that does not decode as well.
+    """
+    requested = _requested(rollback)
+    try:
+        content = load_content(storage, config, requested)
+    except NotFoundError:
+        return None
+    try:
+        return decode_rollback_plan(content, file=instant_path(config, requested))
+    except CorruptTableError:
+        if rollback.state is State.REQUESTED:
+            return None
+        raise
 
 
 def encode_plan(plan: Plan, kind: ServiceKind, *, spec: StorageSpec) -> bytes:

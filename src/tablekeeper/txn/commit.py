@@ -40,20 +40,20 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.timeline.history import load_history
+from tablekeeper.timeline.plans import find_rollback
 from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
-from tablekeeper.txn.candidates import find_rollback, load_touched
+from tablekeeper.txn.concurrent_commits import ConflictCheck, NoPhantoms, Phantoms, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, time_after
 from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import Marker, delete_markers, load_markers
 from tablekeeper.txn.publish import CommitUpdate, Publication
-from tablekeeper.txn.rivals import NothingUnseen, Rivals, Unseen
 
 _LOG = logging.getLogger(__name__)
 _UNLOCKED_ROUNDS = 3
-_ANNOUNCEMENT_PATIENCE_S = 30.0
-_ANNOUNCEMENT_PAUSE_S = 0.2
+_LONGEST_WAIT_S = 30.0
+_PAUSE_S = 0.2
 
 __all__ = ["Committed", "OpenWrite", "announce_write", "begin_write", "commit_write", "refuse_during_restore"]
 
@@ -147,7 +147,7 @@ def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups:
     groups = frozenset(file_groups)
     own = OwnWrite(write.inflight.requested_at, WriteKind.INGESTION, groups)
     clusterings = Timeline(tuple(i for i in write.at_start.pending if i.action is Action.CLUSTERING))
-    Rivals(environment, own, NothingUnseen()).refuse_conflict(clusterings)
+    ConflictCheck(environment, own, NoPhantoms()).refuse_conflict(clusterings)
     stats = tuple(WriteStat(group=group, path="", size=0) for group in sorted(groups))
     content = encode_commit_metadata(CommitMetadata(write.operation, stats))
     requested = Instant(write.inflight.requested_at, write.inflight.action, State.REQUESTED)
@@ -162,7 +162,7 @@ def commit_write(
     *,
     policy: MetadataPolicy,
     known_ranges: Mapping[str, Sequence[ColumnRange]],
-    unseen: Unseen | None = None,
+    phantoms: Phantoms | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
     refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> Committed:
@@ -170,11 +170,11 @@ def commit_write(
 
     `policy` and `known_ranges` are for the metadata table. `settle` gives the metadata to publish on the timeline just
     loaded: the last word on what depends on other commits. `refuse` raises, under the lock and on that timeline, if the
-    write has become unwanted. Files of others that `unseen` wants to look into are looked into without the lock, except
-    for those that came in while it was doing so the last time.
+    write has become unwanted. Files of others in which `phantoms` may be are looked into without the lock, except for
+    those that came in while it was doing so the last time.
     """
-    rivals: Rivals | None = None
-    waited = _Patience(environment, write)
+    check: ConflictCheck | None = None
+    announcements = _Announcements(environment, write)
     rounds_left = _UNLOCKED_ROUNDS
     while True:
         with environment.locked() as held:
@@ -182,24 +182,24 @@ def commit_write(
             _refuse_to_go_on(held, write, timeline)
             refuse(timeline)
             others = _with_archived(held, write, timeline)
-            rivals = rivals or Rivals(
+            check = check or ConflictCheck(
                 held.unlocked,
                 _own_write(write, metadata, others),
-                unseen or NothingUnseen(),
+                phantoms or NoPhantoms(),
                 only_adds_logs=metadata.only_adds_logs,
             )
-            news = rivals.refuse_conflict(others)
-            unannounced = waited.unannounced(timeline)
-            if not unannounced and (not news or not rounds_left):
-                rivals.refuse_unseen(news)
+            news = check.refuse_conflict(others)
+            missing = announcements.missing(timeline)
+            if not missing and (not news or not rounds_left):
+                check.refuse_phantoms(news)
                 settled = settle(metadata, timeline)
                 publication = Publication(held, write.inflight, known=timeline, check=write.heartbeat.check)
                 notes = publication.update_metadata_table(CommitUpdate(policy, settled, known_ranges))
                 instant = publication.complete(encode_commit_metadata(settled)).instant
                 break
         rounds_left = max(0, rounds_left - 1)
-        rivals.refuse_unseen(news)
-        waited.pause(unannounced)
+        check.refuse_phantoms(news)
+        announcements.wait(missing)
     write.heartbeat.stop(is_completed=True)
     _discard_markers(environment, write, metadata)
     return Committed(instant, held.lease.held_s, notes)
@@ -244,8 +244,8 @@ def _own_write(write: OpenWrite, metadata: CommitMetadata, timeline: Timeline) -
     )
 
 
-class _Patience:
-    """A cancellable plan waits for ingestion that has not said yet what it touches, within bounds."""
+class _Announcements:
+    """Of ingestion that has not said yet what it touches: a cancellable plan waits for them, within bounds."""
 
     def __init__(self, environment: TableEnvironment, write: OpenWrite) -> None:
         self._environment = environment
@@ -253,7 +253,7 @@ class _Patience:
         self._clock = environment.runtime.clock
         self._since_s = self._clock.monotonic_s()
 
-    def unannounced(self, timeline: Timeline) -> list[Instant]:
+    def missing(self, timeline: Timeline) -> list[Instant]:
         """Live ingestion that is still requested, or replaces what it has not named."""
         if not self._write.is_cancellable:
             return []
@@ -269,27 +269,31 @@ class _Patience:
             return True
         return ingestion.action is Action.REPLACE_COMMIT and not load_touched(self._environment, ingestion).file_groups
 
-    def pause(self, unannounced: list[Instant]) -> None:
+    def wait(self, missing: list[Instant]) -> None:
         """Let some time pass; `ConflictError` if it has been too long."""
-        if not unannounced:
+        if not missing:
             return
-        if self._clock.monotonic_s() - self._since_s > _ANNOUNCEMENT_PATIENCE_S:
-            first = unannounced[0]
+        if self._clock.monotonic_s() - self._since_s > _LONGEST_WAIT_S:
+            first = missing[0]
             raise ConflictError(
                 f"plan {self._write.inflight.requested_at} of table {self._environment.config.name} is cancellable, "
-                f"and {first} has not said for {_ANNOUNCEMENT_PATIENCE_S:.0f} s which file groups it touches: the plan "
+                f"and {first} has not said for {_LONGEST_WAIT_S:.0f} s which file groups it touches: the plan "
                 "yields. Nothing was committed; schedule a new one.",
                 instant=self._write.inflight.requested_at.value,
                 beaten_by=first.requested_at.value,
                 file_groups=(),
             )
-        self._clock.sleep(_ANNOUNCEMENT_PAUSE_S)
+        self._clock.sleep(_PAUSE_S)
 
 
 def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> None:
     """Raise if the write is no longer this process's to commit, or the table is being restored."""
     mine = timeline.find(write.inflight.requested_at)
-    if mine is None or mine.is_completed or find_rollback(environment, timeline, write.inflight):
+    if (
+        mine is None
+        or mine.is_completed
+        or find_rollback(environment.storage, environment.config, timeline, write.inflight)
+    ):
         raise FencedError(
             f"instant {write.inflight} is no longer pending: another process rolled it back. "
             "Nothing was committed; write again."

@@ -23,12 +23,12 @@ from tablekeeper.format.base_file import encode_base_name
 from tablekeeper.format.log_names import encode_log_name
 from tablekeeper.model import FileGroupId, Instant, RequestedTime
 from tablekeeper.txn.commit import OpenWrite
+from tablekeeper.txn.concurrent_commits import ConflictCheck, NoPhantoms, conflict_error
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, overlapping_groups, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_groups
-from tablekeeper.txn.rivals import NothingUnseen, Rivals, conflict_error
 
-__all__ = ["EarlyConflicts", "PlannedGroup", "await_rival"]
+__all__ = ["EarlyConflicts", "PlannedGroup", "await_earlier_writer"]
 
 # A token that no task draws: such a file is announced, and never written.
 _NO_TASK = "0-0-0"
@@ -57,7 +57,7 @@ class EarlyConflicts:
         self._planned = [each for each in planned if environment.by_bucket or not each.is_new]
         self._groups = frozenset(each.group for each in self._planned)
         # Times are given out under the lock: whoever began earlier was pending when this write began.
-        self._rivals = [i for i in write.at_start.pending if pending_kind(i) is WriteKind.INGESTION]
+        self._earlier = [i for i in write.at_start.pending if pending_kind(i) is WriteKind.INGESTION]
 
     def announce(self) -> None:
         """Raise `ConflictError` if somebody is in the way; else tell others what this write is about to touch."""
@@ -78,22 +78,22 @@ class EarlyConflicts:
             return
         if self._settings.checks_commits:
             self._refuse_commits()
-        self._rivals = self._live_rivals()
+        self._earlier = self._still_active()
         environment = self._environment
 
-        def load(rival: Instant) -> frozenset[FileGroupId]:
-            return load_marked_groups(environment.storage, instant=rival.requested_at.value)
+        def load(writer: Instant) -> frozenset[FileGroupId]:
+            return load_marked_groups(environment.storage, instant=writer.requested_at.value)
 
-        marked = environment.runtime.threads.map(load, self._rivals)
-        for rival, theirs in zip(self._rivals, marked, strict=True):
+        marked = environment.runtime.threads.map(load, self._earlier)
+        for writer, theirs in zip(self._earlier, marked, strict=True):
             groups = overlapping_groups(own=self._groups, other=theirs, by_bucket=environment.by_bucket)
             if groups:
                 raise conflict_error(
                     environment,
                     self._instant,
-                    beaten_by=rival,
+                    beaten_by=writer,
                     file_groups=groups,
-                    reason=f"gives way to {rival}, which is still at work on the same file groups",
+                    reason=f"gives way to {writer}, which is still at work on the same file groups",
                 )
 
     def waves(self, tasks: int, *, width: int) -> Iterator[range]:
@@ -102,7 +102,7 @@ class EarlyConflicts:
         while start < tasks:
             if start:
                 self.refuse()
-            watches = self._settings.is_enabled and bool(self._groups) and bool(self._rivals)
+            watches = self._settings.is_enabled and bool(self._groups) and bool(self._earlier)
             end = min(tasks, start + width * _WAVES_A_CORE) if watches else tasks
             yield range(start, end)
             start = end
@@ -111,13 +111,13 @@ class EarlyConflicts:
     def _instant(self) -> RequestedTime:
         return self._write.inflight.requested_at
 
-    def _live_rivals(self) -> list[Instant]:
-        """Those of the rivals that were there before and still live."""
-        if not self._rivals:
+    def _still_active(self) -> list[Instant]:
+        """Those of the earlier writers whose heartbeats are active."""
+        if not self._earlier:
             return []
         environment = self._environment
         heartbeats = environment.load_heartbeats()
-        return [rival for rival in self._rivals if heartbeats.is_active(rival.requested_at)]
+        return [i for i in self._earlier if heartbeats.is_active(i.requested_at)]
 
     def _refuse_commits(self) -> None:
         own = OwnWrite(
@@ -127,7 +127,7 @@ class EarlyConflicts:
             pending_at_start=frozenset(i.requested_at for i in self._write.at_start.pending),
         )
         timeline = self._environment.load_timeline()
-        Rivals(self._environment, own, NothingUnseen()).refuse_conflict(timeline)
+        ConflictCheck(self._environment, own, NoPhantoms()).refuse_conflict(timeline)
 
     def _create_markers(self, environment: TableEnvironment) -> None:
         instant = self._instant.value
@@ -150,7 +150,7 @@ class EarlyConflicts:
         environment.runtime.threads.map(create, self._planned)
 
 
-def await_rival(environment: TableEnvironment, error: ConflictError) -> None:
+def await_earlier_writer(environment: TableEnvironment, error: ConflictError) -> None:
     """Before another attempt: wait until the writer that `error` gave way to has come to an end.
 
     An attempt at once would find the same writer at work. Waits no longer than for the lock; then the attempt is made
@@ -158,18 +158,18 @@ def await_rival(environment: TableEnvironment, error: ConflictError) -> None:
     """
     if not environment.concurrency.early.is_enabled or not error.beaten_by.isdigit():
         return
-    rival = RequestedTime(error.beaten_by)
+    writer = RequestedTime(error.beaten_by)
     clock = environment.runtime.clock
     deadline_s = clock.monotonic_s() + environment.lock_settings.acquire_timeout_s
     pause_s = _FIRST_PAUSE_S
-    while clock.monotonic_s() < deadline_s and _is_at_work(environment, rival):
+    while clock.monotonic_s() < deadline_s and _is_at_work(environment, writer):
         clock.sleep(pause_s * (0.5 + environment.runtime.ids.jitter()))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _is_at_work(environment: TableEnvironment, rival: RequestedTime) -> bool:
-    found = environment.load_timeline().find(rival)
+def _is_at_work(environment: TableEnvironment, writer: RequestedTime) -> bool:
+    found = environment.load_timeline().find(writer)
     if found is None or found.is_completed or pending_kind(found) is not WriteKind.INGESTION:
         return False
     heartbeats = environment.load_heartbeats()
-    return heartbeats.is_active(rival)
+    return heartbeats.is_active(writer)

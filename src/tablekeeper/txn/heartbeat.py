@@ -76,7 +76,7 @@ def load_heartbeats(storage: Storage, *, settings: HeartbeatSettings, runtime: R
         for info in storage.list_files(_DIRECTORY)
         if info.name.isascii() and info.name.isdigit()
     }
-    return HeartbeatView(ages=ages, patience_s=(settings.tolerance_ms + settings.skew_allowance_ms) / 1000)
+    return HeartbeatView(ages=ages, lapses_after_s=(settings.tolerance_ms + settings.skew_allowance_ms) / 1000)
 
 
 def delete_heartbeat(storage: Storage, instant: RequestedTime) -> None:
@@ -89,12 +89,12 @@ class HeartbeatView:
     """Heartbeats at one moment: `ages` in seconds by instant, negative for one from the future."""
 
     ages: Mapping[RequestedTime, float] = field(default_factory=dict)
-    patience_s: float = 0.0
+    lapses_after_s: float = 0.0
 
     def is_active(self, instant: RequestedTime) -> bool:
         """True if a writer is, or may be, at work on `instant`."""
         age_s = self.ages.get(instant)
-        return age_s is not None and abs(age_s) <= self.patience_s
+        return age_s is not None and abs(age_s) <= self.lapses_after_s
 
 
 class Heartbeat:

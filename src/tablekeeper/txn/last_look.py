@@ -13,7 +13,7 @@ from tablekeeper.metadata_table.update import take_back_update
 from tablekeeper.model import Action, Instant, State
 from tablekeeper.timeline import Timeline, instant_path, load_instant_files, remove_instant_files
 from tablekeeper.timeline.history import find_archived
-from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
+from tablekeeper.timeline.plans import find_rollback, load_rollback_target
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 
 __all__ = ["confirm_completed"]
@@ -69,19 +69,14 @@ def _stands(environment: TableEnvironment, completed: Instant, known: Timeline) 
     if len(paths) > 1:
         return False
     timeline = environment.load_timeline()
-    if find_rollback(environment, timeline, completed) is not None:
+    if find_rollback(environment.storage, environment.config, timeline, completed) is not None:
         return False
     before = {i.requested_at for i in known}
     return not any(
-        _targets(environment, rollback, completed)
+        load_rollback_target(storage, config, rollback) == completed.requested_at
         for rollback in timeline.completed
         if rollback.action is Action.ROLLBACK and rollback.requested_at not in before
     )
-
-
-def _targets(environment: TableEnvironment, rollback: Instant, target: Instant) -> bool:
-    plan = load_rollback_plan(environment, rollback)
-    return plan is not None and plan.instant is not None and plan.instant.commit_time == target.requested_at.value
 
 
 def _own_files(environment: TableEnvironment, target: Instant) -> list[Instant]:

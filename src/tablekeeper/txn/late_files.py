@@ -30,7 +30,7 @@ from tablekeeper.txn.markers import delete_markers, load_marked_instants, load_m
 __all__ = ["LateFiles", "load_late_files", "sweep_late_files"]
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE_MS = 86_400_000
+_MAY_COME_FOR_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def load_late_files(
     may_come = len(there) < len(paths) and not storage.has_scopes
     if may_come:
         age_ms = environment.runtime.clock.now_ms() - load_newest_marker_ms(storage, instant=instant.value)
-        may_come = age_ms < _PATIENCE_MS
+        may_come = age_ms < _MAY_COME_FOR_MS
     return LateFiles(instant, there, are_markers_over=not may_come)
 
 

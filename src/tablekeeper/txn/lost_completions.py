@@ -14,7 +14,7 @@ from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import Instant, State
 from tablekeeper.storage import FileInfo, Storage
-from tablekeeper.txn.candidates import find_rollback
+from tablekeeper.timeline.plans import find_rollback
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 
@@ -42,7 +42,11 @@ def load_files_of_lost_completion(environment: TableEnvironment, instant: Instan
     # It may have completed, or its rollback may have begun, since the caller loaded the timeline.
     timeline = environment.load_timeline()
     now = timeline.find(instant.requested_at)
-    if now is None or now.is_completed or find_rollback(environment, timeline, now) is not None:
+    if (
+        now is None
+        or now.is_completed
+        or find_rollback(environment.storage, environment.config, timeline, now) is not None
+    ):
         return frozenset()
     return files
 

@@ -42,9 +42,9 @@ from tablekeeper.timeline import (
     unpublish_instant,
 )
 from tablekeeper.timeline.history import find_archived
+from tablekeeper.timeline.plans import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.attempts import fence_attempts
 from tablekeeper.txn.cancel_requests import delete_cancel_request, load_cancel_request
-from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
 from tablekeeper.txn.heartbeat import delete_heartbeat
@@ -210,7 +210,7 @@ def resume_rollback(environment: TableEnvironment, rollback: Instant) -> RolledB
         mine = timeline.find(rollback.requested_at)
         if mine is None or mine.is_completed:
             return None
-        plan = load_rollback_plan(held, mine)
+        plan = load_rollback_plan(held.storage, held.config, mine)
         if plan is None or plan.instant is None:
             # Without its plan nobody knows what it was for; what it was to delete shows up as orphans.
             _remove_states(held, mine)
@@ -254,7 +254,7 @@ def leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
     """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was cancelled."""
     if not target.action.is_plan:
         return False
-    if load_pending_outline(environment, target).flags.mutable:
+    if load_pending_outline(environment.storage, environment.config, target).flags.mutable:
         return True
     return load_cancel_request(environment.storage, target.requested_at) is not None
 
@@ -282,10 +282,10 @@ def _begin(
 ) -> _Begun:
     """Put the rollback on the timeline, or find the one that is there, and hide what the target did."""
     started_ms = held.runtime.clock.now_ms()
-    rollback = find_rollback(held, timeline, current)
+    rollback = find_rollback(held.storage, held.config, timeline, current)
     files = load_files_of(held, current) | frozenset(also_files)
     action = current.action
-    plan = load_rollback_plan(held, rollback) if rollback is not None else None
+    plan = load_rollback_plan(held.storage, held.config, rollback) if rollback is not None else None
     if plan is not None and plan.instant is not None:
         files |= frozenset(_planned_files(plan))
         # An earlier attempt may have hidden a completed service: its plan says that it was a commit by then.
@@ -348,7 +348,7 @@ def _find_or_request(
     known: Instant | None = None,
 ) -> Instant:
     """The rollback of `target` that is on the timeline, or a new one."""
-    rollback = known or find_rollback(environment, timeline, target)
+    rollback = known or find_rollback(environment.storage, environment.config, timeline, target)
     if rollback is not None:
         return rollback
     return create_requested(
@@ -412,7 +412,7 @@ def _remove_target(
 
 
 def _is_idle(environment: TableEnvironment, timeline: Timeline, rollback: Instant) -> bool:
-    plan = load_rollback_plan(environment, rollback)
+    plan = load_rollback_plan(environment.storage, environment.config, rollback)
     if plan is None or plan.instant is None:
         # Nobody can tell what it was for, and it had not begun.
         return rollback.state is State.REQUESTED

@@ -15,9 +15,9 @@ from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Operation, 
 from tablekeeper.timeline import Timeline
 from tablekeeper.tracing import span
 from tablekeeper.txn.commit import OpenWrite, commit_write
+from tablekeeper.txn.concurrent_commits import Phantoms
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
-from tablekeeper.txn.rivals import Unseen
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.nesting import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
@@ -36,7 +36,7 @@ def finish_write(
     extra: dict[str, str],
     engine: Engine,
     policy: MetadataPolicy,
-    unseen: Unseen,
+    phantoms: Phantoms,
     known_schema: KnownSchema,
     refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> WriteResult:
@@ -65,7 +65,7 @@ def finish_write(
             metadata,
             policy=policy,
             known_ranges={file.stat.path: file.column_ranges for file in files},
-            unseen=unseen,
+            phantoms=phantoms,
             settle=partial(with_present_schema, environment, known_schema, context),
             refuse=refuse,
         )

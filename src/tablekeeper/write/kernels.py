@@ -123,7 +123,7 @@ def _rewrite(task: _GroupTask, rows: pa.Table) -> WrittenFile:
         for number in range(base.num_row_groups):
             # Nothing may hold on to the old rows while the new ones are encoded: row groups are large.
             writer.write(winners.apply(_base_rows(base, number, file_slice.base.path, columns, schema)))
-        fresh = winners.unseen() if added is None else added
+        fresh = winners.unmatched() if added is None else added
         writer.write(conform(fresh, schema))
         return writer.close(
             inserts=fresh.num_rows,
@@ -155,7 +155,7 @@ def _fresh_rows(task: _GroupTask, rows: pa.Table) -> pa.Table:
     """The rows to add where no older version matters: live ones as a rule, and one for each key if wanted."""
     if task.how.combines:
         winners = _winners(task, rows)
-        fresh = winners.rows_with_deletes() if task.how.keeps_deleted else winners.unseen()
+        fresh = winners.rows_with_deletes() if task.how.keeps_deleted else winners.unmatched()
     else:
         fresh = rows if task.how.keeps_deleted else without_deleted(rows)
     return ordered_by_key(fresh) if task.how.orders_keys else fresh

@@ -24,12 +24,11 @@ from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replac
 from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.cancelled_plans import remove_cancelled_plans
-from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
+from tablekeeper.txn.concurrent_commits import NoPhantoms, Phantoms, load_planned_groups
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.rivals import NothingUnseen, Unseen
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
 from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
@@ -37,6 +36,7 @@ from tablekeeper.write.finish import file_ids_by_partition, finish_write
 from tablekeeper.write.gathering import gather_bins
 from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
 from tablekeeper.write.kernels import BinTask, write_bin
+from tablekeeper.write.phantoms import PhantomFileGroups, PhantomKeys
 from tablekeeper.write.plan import (
     NewBuckets,
     OwnBuckets,
@@ -51,7 +51,6 @@ from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema_news import KnownSchema, refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
 from tablekeeper.write.tagging import SliceKeys, Tagged, TagTask, find_keys, overtaken_logs, plan_look_up
-from tablekeeper.write.unseen import UnseenKeys, UnseenRows
 
 __all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
 
@@ -168,7 +167,7 @@ def delete_partitions(request: WriteRequest, partitions: Sequence[str]) -> Write
             )
         announce_write(request.environment, write, (each.group for each in replaced))
         context = request.context.for_attempt(write.attempt)
-        return finish(_finish(request, write, context, [], replaced, unseen=UnseenRows(frozenset(partitions))))
+        return finish(_finish(request, write, context, [], replaced, phantoms=PhantomFileGroups(frozenset(partitions))))
 
 
 def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
@@ -190,8 +189,8 @@ def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
         if write.at_start.completed_writes:
             known = _load_snapshot(request, write, partitions[:PARTITIONS_TO_CHECK])
             refuse_wrong_index(context, known.latest)
-        unseen = _unseen_by_overwrite(request, partitions)
-        return _finish(request, write, context, files, _replaced_slices(request, write, partitions), unseen=unseen)
+        phantoms = _phantoms_of_overwrite(request, partitions)
+        return _finish(request, write, context, files, _replaced_slices(request, write, partitions), phantoms=phantoms)
 
 
 def _write_gathered(
@@ -222,10 +221,10 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         touched = [each.group for rows in planned for each in rows.work] + [each.group for each in replaced or ()]
         announce_write(request.environment, write, touched)
         files = _write_groups(request, write, context, planned)
-        unseen = _unseen_by_overwrite(request, partitions)
+        phantoms = _phantoms_of_overwrite(request, partitions)
         if request.tags_keys and snapshot is not None:
-            unseen = _unseen_keys(request, write, context, by_partition, snapshot)
-        return _finish(request, write, context, files, replaced, unseen=unseen)
+            phantoms = _phantom_keys(request, write, context, by_partition, snapshot)
+        return _finish(request, write, context, files, replaced, phantoms=phantoms)
 
 
 def _by_partition(staged: Sequence[StagedBatch]) -> dict[str, list[StagedBatch]]:
@@ -311,10 +310,10 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         raise
 
 
-def _unseen_by_overwrite(request: WriteRequest, partitions: Sequence[str]) -> Unseen:
+def _phantoms_of_overwrite(request: WriteRequest, partitions: Sequence[str]) -> Phantoms:
     if not request.replaces:
-        return NothingUnseen()
-    return UnseenRows(None if request.operation is Operation.INSERT_OVERWRITE_TABLE else frozenset(partitions))
+        return NoPhantoms()
+    return PhantomFileGroups(None if request.operation is Operation.INSERT_OVERWRITE_TABLE else frozenset(partitions))
 
 
 def _replaced_slices(
@@ -340,7 +339,7 @@ def _finish(
     files: Sequence[WrittenFile],
     replaced: Sequence[FileSlice] | None,
     *,
-    unseen: Unseen,
+    phantoms: Phantoms,
 ) -> WriteResult:
     return finish_write(
         request.environment,
@@ -351,7 +350,7 @@ def _finish(
         extra=request.extra,
         engine=request.engine,
         policy=request.policy,
-        unseen=unseen,
+        phantoms=phantoms,
         known_schema=request.known_schema,
         refuse=request.refuse,
     )
@@ -451,13 +450,13 @@ def _base_ends(
     return {base.group: write.at_start.completion_of(base.instant) or archived(base.instant) for base in bases}
 
 
-def _unseen_keys(
+def _phantom_keys(
     request: WriteRequest,
     write: OpenWrite,
     context: WriteContext,
     by_partition: dict[str, list[StagedBatch]],
     snapshot: Snapshot,
-) -> UnseenKeys:
+) -> PhantomKeys:
     """For a write that looked keys up, beside writers that may have begun before a base file of now was there.
 
     The archive leaves commits alone that completed while a write was at work: where one is, its base is too.
@@ -466,7 +465,7 @@ def _unseen_keys(
     bases = [each.base for each in snapshot.latest if each.base is not None] if request.is_mor and others else []
     ends = {base.group: write.at_start.completion_of(base.instant) for base in bases}
     known = {group: end for group, end in ends.items() if end is not None}
-    return UnseenKeys(request.engine, context, by_partition, known)
+    return PhantomKeys(request.engine, context, by_partition, known)
 
 
 def _nothing_to_write(request: WriteRequest) -> EmptyWriteError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablekeeper.format.avro_container import decode_record, encode_record
-from tablekeeper.model import Action
+from tablekeeper.model import Action, RequestedTime
 
 __all__ = [
     "InstantInfo",
@@ -61,6 +61,12 @@ class RollbackPlan:
     instant: InstantInfo | None
     requests: tuple[RollbackRequest, ...] = ()
     version: int | None = 1
+
+    @property
+    def target(self) -> RequestedTime | None:
+        """The requested time of what is rolled back; None in a plan that does not say it."""
+        text = "" if self.instant is None else self.instant.commit_time
+        return RequestedTime(text) if text.isascii() and text.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def _refuse_held(environment: TableEnvironment, clean: RequestedTime) -> None:
         raise PlanHeldError(
             f"table {environment.config.name}: {owner or 'another process'} is at work on the clean {clean}, its "
             f"heartbeat is {age_s:.0f} s old. Leave it to that process; should it have died, the clean is free "
-            f"{heartbeats.patience_s:.0f} s after the last beat.",
+            f"{heartbeats.lapses_after_s:.0f} s after the last beat.",
             instant=clean.value,
             heartbeat_age_s=age_s,
         )

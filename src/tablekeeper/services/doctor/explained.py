@@ -21,7 +21,7 @@ from tablekeeper.services.doctor.view import TableView
 from tablekeeper.storage.links import find_linked
 from tablekeeper.timeline import instant_path, load_content
 from tablekeeper.timeline.history import load_history
-from tablekeeper.txn.candidates import load_rollback_plan
+from tablekeeper.timeline.plans import load_rollback_plan
 
 __all__ = ["check_timeline_is_there", "load_rolled_back", "without_unsafe_repairs"]
 
@@ -109,7 +109,7 @@ def without_unsafe_repairs(view: TableView, findings: Iterable[Finding]) -> Iter
 
 def _targets_of_plan(view: TableView, rollback: Instant) -> Iterator[str]:
     try:
-        plan = load_rollback_plan(view.environment, rollback)
+        plan = load_rollback_plan(view.environment.storage, view.environment.config, rollback)
     except CorruptTableError:
         # Reported as an unreadable plan; it explains nothing.
         return

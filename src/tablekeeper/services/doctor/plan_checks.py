@@ -110,7 +110,7 @@ def _describe(view: TableView, instant: Instant, plan: Plan) -> Finding:
             "Nothing to do." if request or not plan.flags.can_be_removed else _cancel(requested_at, "To stop it"),
         )
     age_s = view.age_s(requested_at)
-    reason = why_removed(instant, plan.flags, view.settings.lifecycle, age_s=age_s, is_called_off=request is not None)
+    reason = why_removed(instant, plan.flags, view.settings.lifecycle, age_s=age_s, is_cancelled=request is not None)
     if reason and (instant.state is State.REQUESTED or view.is_abandoned(instant)):
         because = f"{reason}: {request.reason}" if request else reason
         return Finding(

@@ -23,9 +23,9 @@ from tablekeeper.services.doctor.view import DoctorSettings, load_view
 from tablekeeper.services.plans.cancel import remove_failed_plan
 from tablekeeper.snapshot.listing import load_files_of_instant
 from tablekeeper.timeline import Timeline, remove_instant_files
+from tablekeeper.timeline.plans import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.timeline.properties_file import change_properties
 from tablekeeper.txn.cancel_requests import delete_cancel_request
-from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import delete_heartbeat
 from tablekeeper.txn.late_files import sweep_late_files
@@ -97,7 +97,7 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Re
     rollback = environment.load_timeline().find(RequestedTime(repair.subject))
     if rollback is None or rollback.action is not Action.ROLLBACK:
         return
-    plan = load_rollback_plan(environment, rollback)
+    plan = load_rollback_plan(environment.storage, environment.config, rollback)
 
     def approve(_: LockedEnvironment, timeline: Timeline, current: Instant) -> bool:
         if current in timeline.pending_plans and _is_alive(environment, current.requested_at):
@@ -114,9 +114,10 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Re
 
 def _finish_or_withdraw(environment: TableEnvironment, target: RequestedTime, remedies: Remedies) -> None:
     """A rollback that died before it had hidden its commit goes on, unless others have built on the commit since."""
+    storage, config = environment.storage, environment.config
     timeline = environment.load_timeline()
     found = timeline.find(target)
-    if found is None or not found.is_completed or find_rollback(environment, timeline, found) is None:
+    if found is None or not found.is_completed or find_rollback(storage, config, timeline, found) is None:
         return
     try:
         remedies.execute_rollback(environment, target)
@@ -136,7 +137,10 @@ def _roll_back_attempt(environment: TableEnvironment, repair: Repair, _: DoctorS
     found = environment.load_timeline().find(instant)
     if found is None or not found.is_pending:
         return
-    partitions = {group.partition for group in load_pending_outline(environment, found, with_groups=True).file_groups}
+    partitions = {
+        group.partition
+        for group in load_pending_outline(environment.storage, environment.config, found, with_groups=True).file_groups
+    }
     left = load_files_of_instant(environment.storage, sorted(partitions), instant, runtime=environment.runtime)
 
     def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:

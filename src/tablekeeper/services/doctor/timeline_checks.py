@@ -11,7 +11,7 @@ from tablekeeper.errors import CorruptTableError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
-from tablekeeper.txn.candidates import load_rollback_plan
+from tablekeeper.timeline.plans import load_rollback_plan
 from tablekeeper.txn.late_files import load_late_files
 
 __all__ = ["check_heartbeats", "check_lock", "check_markers", "check_oddities", "check_pending"]
@@ -237,7 +237,7 @@ def _pending_write(view: TableView, instant: Instant) -> Finding:
 def _pending_rollback(view: TableView, rollback: Instant) -> Finding:
     """A rollback is told by its target: plans of services leave the timeline before their rollback completes."""
     try:
-        plan = load_rollback_plan(view.environment, rollback)
+        plan = load_rollback_plan(view.environment.storage, view.environment.config, rollback)
     except CorruptTableError as error:
         return _unreadable(rollback, error)
     finding = _unfinished(view, rollback, "half-done-rollback", RepairKind.FINISH_ROLLBACK, Severity.WARNING)

@@ -106,7 +106,7 @@ class TableView:
         requested_at = instant.requested_at
         if self.heartbeats.is_active(requested_at):
             return False
-        return requested_at in self.heartbeats.ages or self.age_s(requested_at) > self.heartbeats.patience_s
+        return requested_at in self.heartbeats.ages or self.age_s(requested_at) > self.heartbeats.lapses_after_s
 
     def is_abandoned(self, instant: Instant) -> bool:
         """For services, which Java runs without a heartbeat where it writes alone: nobody has touched it for long.
@@ -117,8 +117,8 @@ class TableView:
         if self.heartbeats.is_active(requested_at):
             return False
         has_beaten = requested_at in self.heartbeats.ages
-        patience_s = self.heartbeats.patience_s if has_beaten else self.settings.safe_age_s
-        return self._silent_s(instant) > patience_s
+        limit_s = self.heartbeats.lapses_after_s if has_beaten else self.settings.safe_age_s
+        return self._silent_s(instant) > limit_s
 
     def _silent_s(self, instant: Instant) -> float:
         """Seconds since the last state of the instant, or the last data file of that time, was written."""

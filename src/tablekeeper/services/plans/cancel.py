@@ -20,10 +20,10 @@ from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
 from tablekeeper.services.plans.damage import find_plan_damage
-from tablekeeper.services.plans.execute import find_plan, remove_plan
+from tablekeeper.services.plans.execute import remove_plan
 from tablekeeper.timeline import Timeline, parse_time
+from tablekeeper.timeline.plans import find_plan, find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
-from tablekeeper.txn.candidates import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
@@ -102,10 +102,10 @@ def remove_failed_plan(environment: TableEnvironment, instant: RequestedTime, se
 
 
 def why_removed(
-    plan: Instant, flags: PlanFlags, settings: LifecycleSettings, *, age_s: float, is_called_off: bool
+    plan: Instant, flags: PlanFlags, settings: LifecycleSettings, *, age_s: float, is_cancelled: bool
 ) -> str:
     """Why lazy clean takes a pending plan off that nobody is at work on; `""` if it leaves it alone. Pure."""
-    if is_called_off:
+    if is_cancelled:
         return "cancelled"
     if flags.mutable and plan.state is State.INFLIGHT:
         return "an attempt failed, and the plan is mutable"
@@ -139,7 +139,7 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
     for rollback in timeline.pending:
         if rollback.action is not Action.ROLLBACK:
             continue
-        planned = load_rollback_plan(environment, rollback)
+        planned = load_rollback_plan(environment.storage, environment.config, rollback)
         if planned is None or planned.instant is None:
             continue
         target = RequestedTime(planned.instant.commit_time)
@@ -153,7 +153,7 @@ def _load_damage(environment: TableEnvironment, instant: RequestedTime) -> str:
     if current.is_completed:
         return ""
     try:
-        flags = load_pending_outline(environment, current).flags
+        flags = load_pending_outline(environment.storage, environment.config, current).flags
     except CorruptTableError as error:
         return str(error)
     return "" if flags.can_be_removed else find_plan_damage(environment, current)
@@ -177,7 +177,7 @@ def _ask(
 
 
 def _refuse_binding(environment: TableEnvironment, current: Instant) -> None:
-    flags = load_pending_outline(environment, current).flags
+    flags = load_pending_outline(environment.storage, environment.config, current).flags
     if not flags.can_be_removed:
         raise InvalidRequestError(
             f"{current} is neither cancellable nor mutable: writers and other services count on it being executed, and "
@@ -192,11 +192,11 @@ def _may_go(environment: TableEnvironment, now: Timeline, current: Instant, sett
         return False
     if load_cancel_request(environment.storage, current.requested_at) is not None:
         return True
-    flags = load_pending_outline(environment, current).flags
-    if flags.mutable and find_rollback(environment, now, current) is not None:
+    flags = load_pending_outline(environment.storage, environment.config, current).flags
+    if flags.mutable and find_rollback(environment.storage, environment.config, now, current) is not None:
         # A rollback that died may have left it requested again; nobody executes it any more.
         return True
-    reason = why_removed(current, flags, settings, age_s=_age_s(environment, current), is_called_off=False)
+    reason = why_removed(current, flags, settings, age_s=_age_s(environment, current), is_cancelled=False)
     if reason and not flags.mutable:
         # A mutable plan goes with its rollback anyhow; one that is only cancellable needs the wish to be on record.
         now_ms = environment.runtime.clock.now_ms()

@@ -30,7 +30,7 @@ from tablekeeper.errors import (
     StorageError,
     TablekeeperError,
 )
-from tablekeeper.model import Action, Instant, Plan, RequestedTime, ServiceKind, State
+from tablekeeper.model import Action, Instant, Plan, RequestedTime, State
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
 from tablekeeper.services.plans.service import Attempt, Rewritten, Service, ServiceResult
@@ -42,22 +42,22 @@ from tablekeeper.timeline import (
     load_commit_metadata,
     start_inflight,
 )
+from tablekeeper.timeline.plans import find_plan, find_rollback, load_rollback_target
 from tablekeeper.txn.attempts import AttemptGuard, AttemptId, begin_attempt
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
-from tablekeeper.txn.candidates import find_rollback, load_rollback_plan
 from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
+from tablekeeper.txn.concurrent_commits import NoPhantoms
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.lost_completions import refuse_lost_completion
-from tablekeeper.txn.rivals import NothingUnseen
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write
 from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.schema_news import refuse_changed_schema
 
-__all__ = ["execute_plan", "find_plan", "remove_plan", "was_rolled_back"]
+__all__ = ["execute_plan", "remove_plan", "was_rolled_back"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,21 +83,6 @@ def execute_plan(
     return replace(result, seconds=clock.monotonic_s() - started_s)
 
 
-def find_plan(timeline: Timeline, instant: RequestedTime) -> tuple[Instant, ServiceKind]:
-    """The plan, pending or completed. `InvalidRequestError` if there is none, or it is of another kind."""
-    found = timeline.find(instant)
-    if found is None:
-        raise InvalidRequestError(
-            f"there is no plan {instant} on the timeline: it was cancelled or rolled back, or never there. "
-            "`Table.plans()` lists the plans there are."
-        )
-    kind = found.action.service
-    if kind is None and not found.is_completed:
-        raise InvalidRequestError(f"{found} is no compaction, log compaction or clustering, and cannot be executed.")
-    completed = {Action.COMMIT: ServiceKind.COMPACTION, Action.REPLACE_COMMIT: ServiceKind.CLUSTERING}
-    return found, kind or completed.get(found.action, ServiceKind.LOG_COMPACTION)
-
-
 def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approve: Callable[[Instant], bool]) -> bool:
     """Roll back whatever was done of a pending plan, and take it off the timeline. False if `approve` said no.
 
@@ -114,12 +99,11 @@ def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approv
 
 def was_rolled_back(environment: TableEnvironment, timeline: Timeline, plan: RequestedTime) -> bool:
     """Whether somebody tried before: the rollback of that attempt stays on the timeline for as long as the plan."""
-    for rollback in timeline.completed:
-        if rollback.action is Action.ROLLBACK and rollback.requested_at > plan:
-            planned = load_rollback_plan(environment, rollback)
-            if planned is not None and planned.instant is not None and planned.instant.commit_time == plan.value:
-                return True
-    return False
+    return any(
+        load_rollback_target(environment.storage, environment.config, rollback) == plan
+        for rollback in timeline.completed
+        if rollback.action is Action.ROLLBACK and rollback.requested_at > plan
+    )
 
 
 @dataclass(frozen=True)
@@ -149,13 +133,15 @@ def _pass_guard(
         if settings.guard:
             _refuse_held(held, current)
         plan = load_executable_plan(held, current)
-        is_retry = current.state is State.INFLIGHT or find_rollback(held, timeline, current) is not None
+        is_retry = (
+            current.state is State.INFLIGHT or find_rollback(held.storage, held.config, timeline, current) is not None
+        )
         if is_retry and plan.flags.mutable:
             raise FencedError(
                 f"{current} is a mutable plan that was begun or is being rolled back, and is not executed again. The "
                 "next clean removes it; schedule a new plan."
             )
-        _refuse_called_off(held, current)
+        _refuse_cancelled(held, current)
         refuse_lost_completion(held, current)
         held.lease.check()
         attempt = begin_attempt(held.storage, instant, runtime=held.runtime)
@@ -184,13 +170,13 @@ def _refuse_held(environment: TableEnvironment, current: Instant) -> None:
     owner = (load_heartbeat_owner(environment.storage, current.requested_at) or "").partition(" ")[0]
     raise PlanHeldError(
         f"{current}: {owner or 'another process'} is at work on it, its heartbeat is {age_s:.0f} s old. Leave it to "
-        f"that process; should it have died, the plan is free {heartbeats.patience_s:.0f} s after the last beat.",
+        f"that process; should it have died, the plan is free {heartbeats.lapses_after_s:.0f} s after the last beat.",
         instant=current.requested_at.value,
         heartbeat_age_s=age_s,
     )
 
 
-def _refuse_called_off(environment: TableEnvironment, current: Instant) -> None:
+def _refuse_cancelled(environment: TableEnvironment, current: Instant) -> None:
     request = load_cancel_request(environment.storage, current.requested_at)
     if request is not None:
         raise PlanCancelledError(
@@ -238,7 +224,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         extra=request.extra,
         engine=request.engine,
         policy=request.policy,
-        unseen=NothingUnseen(),
+        phantoms=NoPhantoms(),
         known_schema=request.known_schema,
         refuse=_Approval(environment, entered, rewritten),
     )
@@ -345,7 +331,7 @@ def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseExcept
         return
     try:
         if _is_lost(entered, cause):
-            _call_off(environment, entered, cause)
+            _cancel(environment, entered, cause)
         else:
             _roll_back(environment, entered)
     except TablekeeperError as second:
@@ -380,7 +366,7 @@ def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
     )
 
 
-def _call_off(environment: TableEnvironment, entered: _Entered, cause: BaseException) -> None:
+def _cancel(environment: TableEnvironment, entered: _Entered, cause: BaseException) -> None:
     """The plan cannot succeed any more. The wish comes first: a death after it leaves a plan that is known to go."""
     instant = entered.instant.requested_at
     with environment.locked() as held:

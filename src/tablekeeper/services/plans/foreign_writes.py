@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from tablekeeper.errors import ConflictError
 from tablekeeper.model import FileGroupId, FileSlice, Instant, State
 from tablekeeper.timeline import Timeline
-from tablekeeper.txn.candidates import load_inflight
+from tablekeeper.txn.concurrent_commits import load_inflight
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import load_heartbeat_owner

@@ -21,7 +21,7 @@ __all__ = ["PendingPlanView", "PlanListing", "load_plan_listing"]
 class PendingPlanView:
     """One plan. `owner` and `heartbeat_age_s` are of the last executor, None if there is none.
 
-    `called_off` is the reason for which somebody wants it gone, empty if nobody does.
+    `cancelled` is the reason for which somebody wants it gone, empty if nobody does.
     """
 
     instant: RequestedTime
@@ -35,7 +35,7 @@ class PendingPlanView:
     owner: str | None
     heartbeat_age_s: float | None
     is_held: bool
-    called_off: str = ""
+    cancelled: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -52,7 +52,7 @@ class PendingPlanView:
             "owner": self.owner,
             "heartbeat_age_s": None if self.heartbeat_age_s is None else round(self.heartbeat_age_s, 3),
             "held": self.is_held,
-            "called_off": self.called_off,
+            "cancelled": self.cancelled,
         }
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class PendingPlanView:
             name for name, is_so in (("mutable", self.flags.mutable), ("cancellable", self.flags.cancellable)) if is_so
         )
         held = f", {self.owner or 'somebody'} at work, {self.heartbeat_age_s:.0f} s ago" if self.is_held else ""
-        off = f", cancelled: {self.called_off}" if self.called_off else ""
+        off = f", cancelled: {self.cancelled}" if self.cancelled else ""
         return (
             f"{self.instant}  {self.service} {self.state}{f' ({kind})' if kind else ''}, {self.age_s:.0f} s old, "
             f"{self.file_groups} file groups, {self.bytes:,} bytes{held}{off}"
@@ -119,5 +119,5 @@ def _load_view(environment: TableEnvironment, instant: Instant, heartbeats: Hear
         owner=None if owner is None else owner.partition(" ")[0],
         heartbeat_age_s=age_s,
         is_held=heartbeats.is_active(requested_at),
-        called_off=request.reason if request is not None else "",
+        cancelled=request.reason if request is not None else "",
     )

@@ -40,8 +40,8 @@ from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot
 from tablekeeper.timeline import Timeline, create_requested, load_commit_metadata
 from tablekeeper.timeline.plans import encode_plan
-from tablekeeper.txn.candidates import load_planned_groups
 from tablekeeper.txn.commit import refuse_during_restore
+from tablekeeper.txn.concurrent_commits import load_planned_groups
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import withdraw_idle_rollbacks

@@ -42,8 +42,7 @@ from tablekeeper.services.plans.service import PartitionChoice, Service
 from tablekeeper.snapshot.snapshot import load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history
-from tablekeeper.timeline.plans import load_plan_outline
-from tablekeeper.txn.candidates import load_pending_outline
+from tablekeeper.timeline.plans import load_pending_outline, load_plan_outline
 from tablekeeper.txn.environment import TableEnvironment, next_time
 
 __all__ = [
@@ -334,5 +333,7 @@ def _load_planned_before(
         return
     for instant in timeline.pending_plans:
         if instant.requested_at < last.instant.requested_at:
-            groups = load_pending_outline(environment, instant, with_groups=True).file_groups
+            groups = load_pending_outline(
+                environment.storage, environment.config, instant, with_groups=True
+            ).file_groups
             yield from ((partition, instant) for partition in sorted({group.partition for group in groups}))

@@ -32,7 +32,8 @@ from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_in
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
 from tablekeeper.timeline.history import archived_completions, load_history
-from tablekeeper.txn.candidates import find_rollback, load_rollback_plan, load_touched
+from tablekeeper.timeline.plans import find_rollback, load_rollback_plan
+from tablekeeper.txn.concurrent_commits import load_touched
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
 from tablekeeper.txn.savepoints import find_savepoint
@@ -111,8 +112,8 @@ def _resume(
 ) -> RollbackResult:
     """A rollback that died after its target had left the timeline is finished; else there is no such instant."""
     gone = Instant(instant, Action.COMMIT, State.INFLIGHT)
-    rollback = find_rollback(environment, timeline, gone)
-    plan = None if rollback is None else load_rollback_plan(environment, rollback)
+    rollback = find_rollback(environment.storage, environment.config, timeline, gone)
+    plan = None if rollback is None else load_rollback_plan(environment.storage, environment.config, rollback)
     if rollback is None or plan is None or plan.instant is None:
         raise _unknown(environment, timeline, instant)
     result = partial(RollbackResult, instant, plan.instant.action, State.INFLIGHT.value, rollback=rollback.requested_at)
@@ -133,13 +134,13 @@ def _refuse(environment: TableEnvironment, timeline: Timeline, current: Instant)
         _refuse_completed(environment, timeline, current)
         return
     is_waiting = current.action.is_plan and current.state is State.REQUESTED
-    if is_waiting and find_rollback(environment, timeline, current) is None:
+    if is_waiting and find_rollback(environment.storage, environment.config, timeline, current) is None:
         raise InvalidRequestError(f"{current} is a plan that nobody has begun: there is nothing to roll back.")
     heartbeats = environment.load_heartbeats()
     if heartbeats.is_active(current.requested_at):
         raise InvalidRequestError(
             f"{current} has a heartbeat of {heartbeats.ages[current.requested_at]:.0f} s ago: its writer is at work. "
-            f"Stop the writer first; its heartbeat lapses after {heartbeats.patience_s:.0f} s."
+            f"Stop the writer first; its heartbeat lapses after {heartbeats.lapses_after_s:.0f} s."
         )
 
 
@@ -279,8 +280,8 @@ def _files(partition: str, names: list[tuple[str, int]]) -> list[BaseFile | LogF
 
 def _planned(environment: TableEnvironment, timeline: Timeline, target: Instant) -> frozenset[str]:
     """Files that an unfinished rollback of the target names."""
-    rollback = find_rollback(environment, timeline, target)
-    plan = None if rollback is None else load_rollback_plan(environment, rollback)
+    rollback = find_rollback(environment.storage, environment.config, timeline, target)
+    plan = None if rollback is None else load_rollback_plan(environment.storage, environment.config, rollback)
     requests = () if plan is None else plan.requests
     return frozenset(join_path(r.partition, path.rpartition("/")[2]) for r in requests for path in r.files_to_delete)
 

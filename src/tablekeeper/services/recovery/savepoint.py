@@ -282,7 +282,7 @@ def _approve_restore(environment: TableEnvironment, timeline: Timeline, instant:
     if live:
         raise InvalidRequestError(
             f"{config.name}: {', '.join(str(i) for i in live)} is being written. Stop all writers before a restore; "
-            f"a heartbeat lapses after {heartbeats.patience_s:.0f} s."
+            f"a heartbeat lapses after {heartbeats.lapses_after_s:.0f} s."
         )
     later = [i for i in savepoints_of(timeline) if _is_after(timeline, i.requested_at, commit)]
     if later:

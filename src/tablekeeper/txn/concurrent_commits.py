@@ -1,8 +1,10 @@
-"""What other writers committed while a write was at work, and whether the write can stand beside it.
+"""What others did while a write was at work, and whether the write can stand beside it: RFC-71 on real metadata.
+
+What an instant touches is looked up in its metadata or plan; `conflict.py` compares it.
 
 File groups alone do not tell everything. Two writers that insert the same new key put it into different file groups,
 and an overwrite of a partition does not know the groups that appeared in it meanwhile: both would commit, and the table
-would be in a state that no order of the two leads to. So a write may say what it should have seen (`Unseen`), and a
+would be in a state that no order of the two leads to. So a write may say what it should have seen (`Phantoms`), and a
 commit that brought it is a conflict too. Looking into files takes time, and the commit does it without the lock.
 
 A write that only adds log files to file groups which it shares with others (the non-blocking mode) stands beside other
@@ -18,21 +20,63 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from tablekeeper.errors import ConflictError
-from tablekeeper.model import CommitMetadata, FileGroupId, Instant, RequestedTime
-from tablekeeper.timeline import Timeline, load_commit_metadata
-from tablekeeper.txn.candidates import load_is_cancellable, load_touched, touched_by_commit
+from tablekeeper.errors import ConflictError, NotFoundError
+from tablekeeper.format.commit_metadata import decode_commit_metadata
+from tablekeeper.model import CommitMetadata, FileGroupId, Instant, Operation, RequestedTime, State
+from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
+from tablekeeper.timeline.plans import load_pending_outline
 from tablekeeper.txn.conflict import OwnWrite, Touched, WriteKind, find_conflict, pending_kind, select_candidates
 from tablekeeper.txn.environment import TableEnvironment
 
-__all__ = ["NothingUnseen", "Rivals", "Unseen", "conflict_error"]
+__all__ = [
+    "ConflictCheck",
+    "NoPhantoms",
+    "Phantoms",
+    "conflict_error",
+    "load_inflight",
+    "load_planned_groups",
+    "load_touched",
+]
 
 _SHOWN_GROUPS = 3
 # Services that leave rows where a log file with a later completion time finds them.
 _COMPACTIONS = frozenset({WriteKind.COMPACTION, WriteKind.LOG_COMPACTION})
 
 
-class Unseen(Protocol):
+def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
+    """File groups that the instant wrote, replaced or plans to rewrite."""
+    storage, config = environment.storage, environment.config
+    if instant.is_completed:
+        return _touched_by_commit(load_commit_metadata(storage, config, instant))
+    if instant.action.is_plan:
+        groups = load_pending_outline(storage, config, instant, with_groups=True).file_groups
+        return Touched(groups, WriteKind.of(instant.action.service))
+    return Touched(load_inflight(environment, instant).file_groups, WriteKind.INGESTION)
+
+
+def load_inflight(environment: TableEnvironment, instant: Instant) -> CommitMetadata:
+    """What a pending write says that it touches: nothing as long as it is requested."""
+    file = instant_path(environment.config, instant)
+    try:
+        content = load_content(environment.storage, environment.config, instant)
+    except NotFoundError:
+        return CommitMetadata(Operation.UNKNOWN)
+    if instant.state is State.REQUESTED:
+        return CommitMetadata(Operation.UNKNOWN)
+    return decode_commit_metadata(content, file=file)
+
+
+def load_planned_groups(
+    environment: TableEnvironment, timeline: Timeline, *, with_cancellable: bool = True
+) -> frozenset[FileGroupId]:
+    """File groups that pending plans of table services are about to rewrite."""
+    load = partial(load_pending_outline, environment.storage, environment.config, with_groups=True)
+    plans = (load(instant) for instant in timeline.pending_plans)
+    counting = (plan for plan in plans if with_cancellable or not plan.flags.cancellable)
+    return frozenset(group for plan in counting for group in plan.file_groups)
+
+
+class Phantoms(Protocol):
     """What a write would have treated differently, had it been there when the write began."""
 
     def concerns(self, other: CommitMetadata) -> bool:
@@ -44,7 +88,7 @@ class Unseen(Protocol):
         ...
 
 
-class NothingUnseen:
+class NoPhantoms:
     """For writes that never look at what is there."""
 
     def concerns(self, other: CommitMetadata) -> bool:
@@ -54,15 +98,15 @@ class NothingUnseen:
         return ()
 
 
-class Rivals:
+class ConflictCheck:
     """The other writers, as seen by one write. `only_adds_logs`: all it wrote are log files, nothing is replaced."""
 
     def __init__(
-        self, environment: TableEnvironment, own: OwnWrite, unseen: Unseen, *, only_adds_logs: bool = False
+        self, environment: TableEnvironment, own: OwnWrite, phantoms: Phantoms, *, only_adds_logs: bool = False
     ) -> None:
         self._environment = environment
         self._own = own
-        self._unseen = unseen
+        self._phantoms = phantoms
         is_ingestion = own.kind is WriteKind.INGESTION
         self._shares_groups = environment.concurrency.is_non_blocking and is_ingestion and only_adds_logs
         self._metadata: dict[RequestedTime, CommitMetadata] = {}
@@ -81,7 +125,7 @@ class Rivals:
             timeline=timeline.instants,
             settings=environment.conflict_settings,
             touched_by=self._touched,
-            is_cancellable=partial(load_is_cancellable, environment),
+            is_cancellable=self._is_cancellable,
             by_bucket=environment.by_bucket,
         )
         if conflict is not None:
@@ -91,13 +135,13 @@ class Rivals:
             for instant in completed
             if instant.requested_at not in self._cleared
             and self._touched(instant).kind is WriteKind.INGESTION
-            and self._unseen.concerns(self._metadata[instant.requested_at])
+            and self._phantoms.concerns(self._metadata[instant.requested_at])
         ]
 
-    def refuse_unseen(self, instants: Sequence[Instant]) -> None:
+    def refuse_phantoms(self, instants: Sequence[Instant]) -> None:
         """Look into these commits. Raises `ConflictError` if one of them brought what this write should have seen."""
         for instant in instants:
-            groups = tuple(self._unseen.find(self._metadata[instant.requested_at]))
+            groups = tuple(self._phantoms.find(self._metadata[instant.requested_at]))
             if groups:
                 raise self._error(instant, groups, "which wrote the same keys or partitions into other file groups")
             self._cleared.add(instant.requested_at)
@@ -115,10 +159,16 @@ class Rivals:
         for instant, metadata in zip(missing, environment.runtime.threads.map(load, missing), strict=True):
             self._metadata[instant.requested_at] = metadata
 
+    def _is_cancellable(self, instant: Instant) -> bool:
+        """Whether the pending plan of a table service yields to ingestion."""
+        if not instant.action.is_plan:
+            return False
+        return load_pending_outline(self._environment.storage, self._environment.config, instant).flags.cancellable
+
     def _touched(self, instant: Instant) -> Touched:
         if instant.is_completed:
             metadata = self._metadata[instant.requested_at]
-            touched = touched_by_commit(metadata)
+            touched = _touched_by_commit(metadata)
             return self._unshared(touched, metadata) if self._shares_groups else touched
         kind = pending_kind(instant)
         if self._shares_groups and kind in _COMPACTIONS:
@@ -142,6 +192,10 @@ class Rivals:
             file_groups=file_groups,
             reason=f"lost to {instant}, {reason}",
         )
+
+
+def _touched_by_commit(metadata: CommitMetadata) -> Touched:
+    return Touched(metadata.file_groups, WriteKind.of(metadata.operation.service))
 
 
 def conflict_error(

@@ -1,4 +1,4 @@
-"""What a write should have seen of commits that came in while it was at work (see `txn/rivals.py`).
+"""Phantoms: what concurrent commits brought that a write should have seen (see `txn/concurrent_commits.py`).
 
 - An upsert or delete looked its keys up when it began. A key that was inserted since is one that it would have updated
   or deleted; committed beside it, the key would be there twice, or would outlive its deletion.
@@ -19,13 +19,13 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.staging import StagedBatch
 from tablekeeper.write.tagging import SliceKeys, TagTask, find_keys, plan_look_up
 
-__all__ = ["UnseenKeys", "UnseenRows"]
+__all__ = ["PhantomFileGroups", "PhantomKeys"]
 
 _NO_COMMIT = "null"
 
 
 @dataclass(frozen=True)
-class UnseenKeys:
+class PhantomKeys:
     """For a write that looked up the keys of these staged rows.
 
     `base_ends` says when base files in which it looked became visible. Somebody who began before that looked into older
@@ -69,7 +69,7 @@ class UnseenKeys:
 
 
 @dataclass(frozen=True)
-class UnseenRows:
+class PhantomFileGroups:
     """For a write that replaces all rows of these partitions; of all partitions if they are None."""
 
     partitions: Collection[str] | None
