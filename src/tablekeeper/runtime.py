@@ -1,12 +1,16 @@
-"""Time, identity, randomness and threads: the only module that touches them.
+"""Time, identity, randomness, threads and the memory left to the process: the only module that touches them.
 
 Everything else is handed a `Runtime`, so that a simulator can own the clock, make ids
 repeatable and decide the order in which concurrent work happens.
-"""
+
+Memory may be bounded: Spark enforces `spark.executor.pyspark.memory` by a limit on the address space of its Python
+workers. Libraries and thread stacks count against it, and so does what an allocator reserves and does not use. What is
+left is known only in the worker, so that kernels ask there and hold less than they would otherwise."""
 
 from __future__ import annotations
 
 import random
+import resource
 import threading
 import time
 import uuid
@@ -14,9 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 __all__ = [
+    "FRUGAL_ENVIRONMENT",
     "SYSTEM_RUNTIME",
     "Clock",
     "Event",
@@ -27,7 +33,9 @@ __all__ = [
     "SystemClock",
     "SystemIds",
     "Threads",
+    "memory_left_bytes",
 ]
+
 
 Pool = Executor
 """Threads that a library runs its calls on."""
@@ -216,3 +224,25 @@ class Runtime:
 
 
 SYSTEM_RUNTIME = Runtime()
+
+
+FRUGAL_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+}
+"""Lets a process reserve little memory in advance and give back what it frees; to be set before it starts.
+
+Arrow's own allocator reserves at least 128 MiB at once, and the system's 64 MiB for each thread.
+"""
+
+_STATM = Path("/proc/self/statm")
+
+
+def memory_left_bytes() -> int | None:
+    """How far the address space of this process may grow; None if there is no limit, or no way to tell."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or not _STATM.exists():
+        return None
+    used = int(_STATM.read_text().split()[0]) * resource.getpagesize()
+    return max(0, limit - used)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tablekeeper.config.lock_settings import LockSettings, ZookeeperSettings
+from tablekeeper.config.concurrency_settings import LockSettings, ZookeeperSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, LockNotAcquiredError, UnsupportedFeatureError
 from tablekeeper.runtime import SYSTEM_RUNTIME

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from tablekeeper.config.lock_settings import LockSettings
+from tablekeeper.config.concurrency_settings import LockSettings
 from tablekeeper.errors import FencedError, LockNotAcquiredError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage.local import LocalStorage

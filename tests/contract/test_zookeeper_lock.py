@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import tablekeeper as tk
 from tablekeeper.cli.main import app
-from tablekeeper.config.lock_settings import ZookeeperSettings
+from tablekeeper.config.concurrency_settings import ZookeeperSettings
 from tablekeeper.errors import FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.txn.locks import Lease

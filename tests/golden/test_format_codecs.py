@@ -13,10 +13,14 @@ import pyarrow.parquet as pq
 
 from tablekeeper.format import plans
 from tablekeeper.format.avro_container import decode_any_record, encode_record
-from tablekeeper.format.base_file import decode_base_name, decode_footer
 from tablekeeper.format.bloom import might_contain
 from tablekeeper.format.commit_metadata import decode_commit_metadata, encode_commit_metadata
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, decode_partition_metadata
+from tablekeeper.format.data_files import (
+    PARTITION_METADATA_NAME,
+    decode_base_name,
+    decode_footer,
+    decode_partition_metadata,
+)
 from tablekeeper.format.properties import decode_properties, encode_properties, verify_checksum
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, State

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tablekeeper.config.table_config import TableConfig, parse_table_config
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.hfile import HFileReader
 from tablekeeper.format.metadata_records import ColumnStatsRecord, ValueType, column_stats_record
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.format.properties import decode_properties
 from tablekeeper.metadata_table.indexes import load_metadata_indexes
 from tablekeeper.metadata_table.layout import (

@@ -15,14 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tablekeeper.config.table_config import TableConfig, parse_table_config
-from tablekeeper.format.base_file import encode_base_name, encode_footer
 from tablekeeper.format.bloom import build_bloom_filter
 from tablekeeper.format.commit_metadata import encode_commit_metadata
+from tablekeeper.format.data_files import (
+    PARTITION_METADATA_NAME,
+    encode_base_name,
+    encode_footer,
+    encode_log_name,
+    encode_partition_metadata,
+)
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_data import encode_parquet_block_content
 from tablekeeper.format.log_deletes import encode_deletes
-from tablekeeper.format.log_names import encode_log_name
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
 from tablekeeper.format.plans.clean import (
     CleanedPartition,
     CleanFile,

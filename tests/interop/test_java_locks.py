@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tablekeeper.config.lock_settings import HeartbeatSettings, LockSettings
+from tablekeeper.config.concurrency_settings import HeartbeatSettings, LockSettings
 from tablekeeper.errors import FencedError, LockNotAcquiredError
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME

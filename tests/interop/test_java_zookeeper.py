@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import tablekeeper as tk
-from tablekeeper.config.lock_settings import LockSettings, ZookeeperSettings
+from tablekeeper.config.concurrency_settings import LockSettings, ZookeeperSettings
 from tablekeeper.errors import LockNotAcquiredError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage.object_store import ObjectStorage

@@ -15,7 +15,7 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.errors import UnsupportedFeatureError
-from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.data_files import decode_base_name
 from tests.interop.hand_writer import HandWriter, listing_by_directories, listing_by_metadata_table
 from tests.support.java_hudi import JavaTable, rust_read
 

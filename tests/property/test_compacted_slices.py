@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.log_blocks import HeaderKey, decode_blocks
-from tablekeeper.format.log_names import decode_log_name
 from tablekeeper.model import BaseFile, FileSlice, LogFile, RequestedTime
 from tablekeeper.read.slice_rows import SliceTask, read_slice
 from tablekeeper.record.keys import KeySpec

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.base_file import decode_footer, encode_footer
 from tablekeeper.format.bloom import BloomFilterBuilder, bloom_size, build_bloom_filter, might_contain
+from tablekeeper.format.data_files import decode_footer, encode_footer
 from tablekeeper.format.hashing import (
     bucket_of_values,
     java_string_hash,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format import plans
 from tablekeeper.format.commit_metadata import decode_commit_metadata, encode_commit_metadata
+from tablekeeper.format.data_files import decode_partition_metadata, encode_partition_metadata
 from tablekeeper.format.history import (
     ArchivedInstant,
     HistoryFile,
@@ -22,7 +23,6 @@ from tablekeeper.format.history import (
     encode_history_file,
     encode_manifest,
 )
-from tablekeeper.format.partition_metadata import decode_partition_metadata, encode_partition_metadata
 from tablekeeper.format.properties import decode_properties, encode_properties
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import (

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError, TablekeeperError, UnsupportedFeatureError
+from tablekeeper.format.data_files import LogName, decode_log_name, encode_log_name
 from tablekeeper.format.log_blocks import MAGIC, BlockType, HeaderKey, LogBlock, decode_blocks, encode_block
 from tablekeeper.format.log_data import decode_parquet_block, encode_parquet_block_content
 from tablekeeper.format.log_deletes import decode_deletes, encode_deletes
-from tablekeeper.format.log_names import LogName, decode_log_name, encode_log_name
 from tests.support.avro_values import tables, types
 from tests.support.damage import DAMAGED_FILE, damage
 

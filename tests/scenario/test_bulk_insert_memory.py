@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.engine.memory import FRUGAL_ENVIRONMENT
+from tablekeeper.runtime import FRUGAL_ENVIRONMENT
 
 # The rows come as Spark sends them, from a stream, so that the columns of a batch share one piece of memory. There are
 # more of them than may be held: 250 MB, where the process may grow by 200 MiB.
@@ -19,7 +19,7 @@ import os, resource, sys
 import numpy as np
 import pyarrow as pa
 import tablekeeper as tk
-from tablekeeper.engine.memory import memory_left_bytes
+from tablekeeper.runtime import memory_left_bytes
 
 path, partitions, rows, width = sys.argv[1], *map(int, sys.argv[2:])
 schema = pa.schema([("id", pa.string()), ("city", pa.string()), ("text", pa.string())])

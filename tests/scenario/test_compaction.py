@@ -14,8 +14,8 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.write_settings import LogBlockFormat
 from tablekeeper.engine.spark import SparkEngine
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.base_file import decode_footer
 from tablekeeper.format.bloom import might_contain
+from tablekeeper.format.data_files import decode_footer
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, decode_blocks
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.model import Action, CommitMetadata, Operation, RequestedTime

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tablekeeper.config.lock_settings import CandidateStrategy, ConflictSettings
+from tablekeeper.config.concurrency_settings import CandidateStrategy, ConflictSettings
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import Action, CompletionTime, FileGroupId, Instant, RequestedTime, State
 from tablekeeper.txn.conflict import (

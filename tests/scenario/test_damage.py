@@ -16,7 +16,7 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, TablekeeperError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.read.log_changes import load_blocks
 from tablekeeper.read.query import load_query_snapshot
 from tablekeeper.services.plans import schedule

@@ -13,7 +13,7 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.errors import ConflictError
-from tablekeeper.format.base_file import encode_base_name
+from tablekeeper.format.data_files import encode_base_name
 from tablekeeper.model import Action, FileGroupId, State
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime, SystemClock
 from tablekeeper.storage import Storage

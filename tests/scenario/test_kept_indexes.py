@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.config.concurrency_settings import LockProvider
 from tablekeeper.config.keys import INDEX_DROP
-from tablekeeper.config.lock_settings import LockProvider
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.errors import FencedError, UnsupportedFeatureError
 from tablekeeper.metadata_table import update

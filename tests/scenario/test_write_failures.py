@@ -14,8 +14,7 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.errors import CommitOutcomeUnknownError, TablekeeperError
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.timeline import load_timeline

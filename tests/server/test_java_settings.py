@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tablekeeper.config.concurrency_settings import LockSettings
 from tablekeeper.config.java_settings import java_settings
-from tablekeeper.config.lock_settings import LockSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.server.engines.java_services import procedure_call

@@ -21,7 +21,7 @@ from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.engines.protocol import Job
 from tablekeeper.server.engines.worker import execute_job, open_table
 from tablekeeper.server.model import AttemptOutcome, ServiceAction
-from tablekeeper.table.service_loop import InlineService, run_inline
+from tablekeeper.table.automatic_services import InlineService, run_inline
 from tests.server.conftest import SCHEMA
 from tests.support.served import Served, running_service
 

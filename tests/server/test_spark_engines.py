@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.config.lock_settings import LockSettings
+from tablekeeper.config.concurrency_settings import LockSettings
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.engines.files import load_log_tail

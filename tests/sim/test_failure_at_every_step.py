@@ -27,7 +27,7 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import TablekeeperError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.layout import load_metadata_timeline
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.model import RequestedTime

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tablekeeper.config.lock_settings import LockSettings, ZookeeperSettings
+from tablekeeper.config.concurrency_settings import LockSettings, ZookeeperSettings
 from tablekeeper.errors import LockNotAcquiredError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.local import LocalStorage

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tablekeeper.config.lock_settings import LockSettings, ZookeeperSettings
+from tablekeeper.config.concurrency_settings import LockSettings, ZookeeperSettings
 from tablekeeper.errors import FencedError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage.local import LocalStorage

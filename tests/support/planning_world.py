@@ -13,11 +13,16 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
+from tablekeeper.config.concurrency_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
 from tablekeeper.config.table_config import parse_table_config
-from tablekeeper.format.base_file import encode_base_name
 from tablekeeper.format.commit_metadata import decode_commit_metadata, encode_commit_metadata
+from tablekeeper.format.data_files import (
+    PARTITION_METADATA_NAME,
+    encode_base_name,
+    encode_log_name,
+    encode_partition_metadata,
+)
 from tablekeeper.format.history import (
     ArchivedInstant,
     HistoryFile,
@@ -26,8 +31,6 @@ from tablekeeper.format.history import (
     encode_history_name,
     encode_manifest,
 )
-from tablekeeper.format.log_names import encode_log_name
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
 from tablekeeper.format.plans import (
     InstantInfo,
     RollbackMetadata,

@@ -18,7 +18,7 @@ import tablekeeper as tk
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.engine.local import LocalEngine
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.snapshot.listing import load_files_by_listing

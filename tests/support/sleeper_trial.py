@@ -22,7 +22,7 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, load_metadata_timeline, metadata_config
 from tablekeeper.model import Action, Operation
 from tablekeeper.table.writer_options import load_writer_options

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 import tablekeeper as tk
 from tablekeeper.engine.local import LocalEngine
-from tablekeeper.format.base_file import encode_base_name
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME, encode_base_name, encode_partition_metadata
 from tablekeeper.format.hfile import encode_hfile
 from tablekeeper.format.metadata_records import (
     FileEntry,
@@ -25,7 +25,6 @@ from tablekeeper.format.metadata_records import (
     encode_metadata_record,
     metadata_schema_json,
 )
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
 from tablekeeper.metadata_table.layout import FILES, METADATA_DIRECTORY, metadata_config
 from tablekeeper.model import Action, CompletionTime, RequestedTime, join_path
 from tablekeeper.runtime import SYSTEM_RUNTIME

@@ -251,25 +251,24 @@ def one_door_to_the_timeline(source: Source) -> Iterator[Violation]:
             yield _at(source, node, f"{node.func.attr} on the timeline: only {_DOOR}.py writes instant files")
 
 
-_COMPLETES = {"complete_instant", "confirm_completed"}
+_COMPLETES = "complete_instant"
 _SECOND_DOOR = ("txn/publish", "metadata_table/delta_commit", "metadata_table/compaction")
 
 
 def one_door_to_completion(source: Source) -> Iterator[Violation]:
     """Only txn/publish.py completes an instant of the table, and looks once more after it.
 
-    The metadata table has a timeline of its own, which its package completes. Seen as: the names of the two functions,
+    The metadata table has a timeline of its own, which its package completes. Seen as: the name of the function,
     imported or used.
     """
-    is_own = source.module.startswith("timeline/") or source.module == "txn/last_look"
-    if not source.in_package or is_own or source.module in _SECOND_DOOR:
+    if not source.in_package or source.module.startswith("timeline/") or source.module in _SECOND_DOOR:
         return
     for node in ast.walk(source.tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
         if isinstance(node, ast.Attribute):
             names = [node.attr]
-        for name in _COMPLETES.intersection(names):
-            yield _at(source, node, f"{name}: only txn/publish.py completes an instant, go through `Publication`")
+        if _COMPLETES in names:
+            yield _at(source, node, f"{_COMPLETES}: only txn/publish.py completes an instant, go through `Publication`")
 
 
 def _storage_names(function: ast.AST, owner: str) -> set[str]:

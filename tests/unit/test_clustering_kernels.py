@@ -14,7 +14,7 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.config.clustering_order import ClusteringOrder, Layout, OutputLayout
 from tablekeeper.errors import InvalidRequestError, PlanCancelledError
-from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.data_files import decode_base_name
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.services.clustering.kernels import ClusterTask, cluster_group, refuse_bad_order

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.base_file import BaseFooter, decode_footer, encode_footer
+from tablekeeper.format.data_files import BaseFooter, decode_footer, encode_footer
 
 __all__: list[str] = []
 

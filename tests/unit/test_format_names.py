@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tablekeeper.format.base_file import BaseName, decode_base_name, encode_base_name
+from tablekeeper.format.data_files import BaseName, decode_base_name, encode_base_name
 from tablekeeper.format.history import (
     HistoryName,
     decode_history_name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.partition_metadata import (
+from tablekeeper.format.data_files import (
     PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tablekeeper.config.lock_settings import HeartbeatSettings
+from tablekeeper.config.concurrency_settings import HeartbeatSettings
 from tablekeeper.errors import FencedError, InvalidRequestError
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import Runtime

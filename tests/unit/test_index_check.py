@@ -8,7 +8,7 @@ from tablekeeper.config.options import Options
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import FileGroupId, FileSlice, RequestedTime
-from tablekeeper.write.index_check import refuse_wrong_index
+from tablekeeper.write.layout_checks import refuse_wrong_index
 from tests.support.write_context import make_context
 
 REST = "b044-4af1-9d4d-0c3a5e2b1f00-0"

@@ -11,7 +11,7 @@ import tablekeeper as tk
 from tablekeeper.config.java_keys import CLAIMS, IDLE, REFUSED, RENAMED
 from tablekeeper.config.options import OPTIONS, Options
 from tablekeeper.storage import forget_memory
-from tablekeeper.table.service_loop import inline_services
+from tablekeeper.table.automatic_services import inline_services
 from tests.support.table_builder import TRIPS, trips
 
 NAME = "java-keys"

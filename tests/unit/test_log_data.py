@@ -21,6 +21,7 @@ from tablekeeper.format.avro_arrow import (
     avro_to_arrow_schema,
     with_meta_columns,
 )
+from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock, decode_blocks
 from tablekeeper.format.log_data import (
     decode_avro_block,
@@ -29,7 +30,6 @@ from tablekeeper.format.log_data import (
     encode_parquet_block_content,
 )
 from tablekeeper.format.log_deletes import decode_deletes
-from tablekeeper.format.log_names import decode_log_name
 
 __all__: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.log_names import LogName, decode_log_name, encode_log_name
+from tablekeeper.format.data_files import LogName, decode_log_name, encode_log_name
 
 __all__: list[str] = []
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.storage import StorageSpec, canonical_uri, hadoop_path
-from tablekeeper.storage.paths import checked_path, local_path
+from tablekeeper.storage.protocol import checked_path, local_path
 
 LOCAL_NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 

@@ -9,7 +9,7 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.config.options import Options
 from tablekeeper.model import ServiceKind
-from tablekeeper.table.service_loop import find_due
+from tablekeeper.table.automatic_services import find_due
 from tests.support.storage_wrappers import CountingStorage
 from tests.support.table_builder import TableBuilder, trips
 

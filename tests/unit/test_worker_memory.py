@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tablekeeper.engine.memory import FRUGAL_ENVIRONMENT, memory_left_bytes
 from tablekeeper.engine.spark import SparkEngine
+from tablekeeper.runtime import FRUGAL_ENVIRONMENT, memory_left_bytes
 
 MIB = 1 << 20
 LIMITED = """
 import resource
-from tablekeeper.engine.memory import memory_left_bytes
+from tablekeeper.runtime import memory_left_bytes
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
 before = memory_left_bytes()
 held = bytearray(1 << 30)

@@ -29,8 +29,7 @@ from tablekeeper.write.plan import (
 )
 from tablekeeper.write.routing import BinRows, RestageTask, Routes, load_rows_by_work, restage_rows
 from tablekeeper.write.staging import HASH_SPACE, StagedBatch, key_hashes, load_staged, stage_rows
-from tablekeeper.write.tagging import LookedUp
-from tablekeeper.write.tags import TagPage, save_tags
+from tablekeeper.write.tagging import LookedUp, TagPage, save_tags
 from tests.support.fake_runtime import FakeIds
 from tests.support.table_builder import TRIPS, trips
 from tests.support.write_context import make_context

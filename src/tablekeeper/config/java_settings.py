@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tablekeeper.config.lock_settings import LockProvider, LockSettings
+from tablekeeper.config.concurrency_settings import LockProvider, LockSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import UnsupportedFeatureError
 

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 
 from tablekeeper.config.archive_settings import ArchiveSettings
 from tablekeeper.config.clean_settings import CleanSettings
-from tablekeeper.config.concurrency_settings import ConcurrencySettings, EarlyDetection
+from tablekeeper.config.concurrency_settings import (
+    ConcurrencySettings,
+    ConflictSettings,
+    EarlyDetection,
+    HeartbeatSettings,
+    LockSettings,
+    ZookeeperSettings,
+)
 from tablekeeper.config.hosting_settings import HostingSettings
 from tablekeeper.config.java_keys import CLAIMS, IDLE, REFUSED, RENAMED, is_idle
 from tablekeeper.config.keys import (
@@ -27,7 +34,6 @@ from tablekeeper.config.keys import (
     WIDEN_TO_STRING,
 )
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
-from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings, ZookeeperSettings
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.registry import Setting, Settings
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings

@@ -1,4 +1,4 @@
-"""Where work runs: a narrow protocol with two implementations, Spark and local threads.
+"""Where work runs: a narrow protocol, implemented by Spark, Flink and local threads.
 
 The rest of the package decides what to do and hands an engine module-level functions ("kernels")
 with small picklable arguments. Kernels read and write files themselves; what comes back is small.
@@ -13,12 +13,14 @@ every file it writes uniquely; the one result that comes back names the file tha
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-__all__ = ["Engine", "Frame", "Kernel", "Progress", "RowKernel", "SourceKernel"]
+__all__ = ["Engine", "Frame", "Kernel", "Progress", "RowKernel", "SourceKernel", "balanced_shares"]
+
 
 Frame = Any
 """The engine's own table: a Spark DataFrame, or a pyarrow Table."""
@@ -129,3 +131,18 @@ class Engine(Protocol):
     def union(self, frames: Sequence[Frame]) -> Frame:
         """All rows of all frames, which have the same schema."""
         ...
+
+
+def balanced_shares(weights: Sequence[float], count: int) -> list[list[int]]:
+    """The places of all weights in at most `count` shares of about the same weight, none of them empty.
+
+    The heaviest come first, each into the share that is lightest so far.
+    """
+    shares: list[list[int]] = [[] for _ in range(count)]
+    # What weighs nothing is spread by number.
+    loads = [(0.0, number) for number in range(count)]
+    for place in sorted(range(len(weights)), key=lambda place: -weights[place]):
+        load, number = heapq.heappop(loads)
+        shares[number].append(place)
+        heapq.heappush(loads, (load + weights[place] + 1e-9, number))
+    return [share for share in shares if share]

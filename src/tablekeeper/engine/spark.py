@@ -21,13 +21,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
-from tablekeeper.engine.balance import balanced_shares
 from tablekeeper.engine.local import LocalEngine
-from tablekeeper.engine.memory import FRUGAL_ENVIRONMENT, memory_left_bytes
-from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel
+from tablekeeper.engine.protocol import Frame, Kernel, RowKernel, SourceKernel, balanced_shares
 from tablekeeper.engine.spark_errors import our_errors, signed_errors
 from tablekeeper.engine.spark_types import arrow_from_spark, in_types_of, spark_from_arrow
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
+from tablekeeper.runtime import FRUGAL_ENVIRONMENT, memory_left_bytes
 
 __all__ = ["SparkEngine", "joined_batches"]
 

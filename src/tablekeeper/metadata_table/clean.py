@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name
 from tablekeeper.metadata_table.compaction_plan import MetadataState
 from tablekeeper.model import Action, RequestedTime

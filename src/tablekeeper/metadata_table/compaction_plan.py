@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.metadata_table.layout import MetadataSlice, plan_metadata_slices
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime
 from tablekeeper.storage import FileInfo

@@ -14,7 +14,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import FencedError
 from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
-from tablekeeper.format.log_names import decode_log_name, encode_log_name
+from tablekeeper.format.data_files import decode_log_name, encode_log_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name, encode_metadata_log
 from tablekeeper.format.metadata_records import (
     FileListRecord,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tablekeeper.config.table_config import TableConfig
+from tablekeeper.format.data_files import LogName, decode_log_name
 from tablekeeper.format.hfile import HFileReader
-from tablekeeper.format.log_names import LogName, decode_log_name
 from tablekeeper.format.metadata_log import MetadataFileGroup, decode_metadata_base_name, decode_metadata_log
 from tablekeeper.model import CompletionTime, RequestedTime, join_path
 from tablekeeper.runtime import Runtime

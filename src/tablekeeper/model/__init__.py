@@ -1,9 +1,8 @@
 """Values: Hudi's nouns as frozen dataclasses, without I/O."""
 
-from tablekeeper.model.actions import Action, Operation, ServiceKind
 from tablekeeper.model.commits import SCHEMA_KEY, CommitMetadata, WriteStat
 from tablekeeper.model.files import BaseFile, FileGroupId, FileSlice, LogFile, join_path
-from tablekeeper.model.instants import CompletionTime, Instant, RequestedTime, State
+from tablekeeper.model.instants import Action, CompletionTime, Instant, Operation, RequestedTime, ServiceKind, State
 from tablekeeper.model.plans import Plan, PlanFlags, PlanOutline, Strategy, Work
 
 __all__ = [

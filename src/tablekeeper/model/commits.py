@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tablekeeper.model.actions import Operation
 from tablekeeper.model.files import FileGroupId
+from tablekeeper.model.instants import Operation
 
 __all__ = ["SCHEMA_KEY", "CommitMetadata", "WriteStat"]
 

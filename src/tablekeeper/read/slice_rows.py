@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tablekeeper.errors import CorruptTableError, NotFoundError
-from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.data_files import decode_base_name
 from tablekeeper.model import BaseFile, FileSlice
 from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, load_changes
 from tablekeeper.read.statistics import row_group_ranges

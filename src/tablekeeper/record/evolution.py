@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tablekeeper.config.keys import WIDEN_TO_STRING
-from tablekeeper.record.conform import conform, promotes
-from tablekeeper.record.stored_types import META_COLUMNS, refuse, storable_schema, stored_fields
+from tablekeeper.record.conform import META_COLUMNS, conform, promotes, refuse, storable_schema, stored_fields
 
 __all__ = ["Evolution", "TypeChange", "conform", "plan_evolution", "storable_schema"]
 

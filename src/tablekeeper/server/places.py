@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
-from tablekeeper.storage.paths import canonical_uri, local_path
+from tablekeeper.storage.protocol import canonical_uri, local_path
 
 __all__ = ["AllowedPlaces", "ForbiddenPlaceError"]
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.base_file import decode_base_name
+from tablekeeper.format.data_files import decode_base_name
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, join_path
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.model import RequestedTime, join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.slices import decode_partition_files

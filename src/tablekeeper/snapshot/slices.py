@@ -14,8 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.model import BaseFile, CompletionTime, FileGroupId, FileSlice, LogFile, RequestedTime
 from tablekeeper.timeline import Timeline
 

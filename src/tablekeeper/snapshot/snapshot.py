@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
 from tablekeeper.model import Action, CommitMetadata, FileGroupId, FileSlice, Instant, RequestedTime, join_path
 from tablekeeper.runtime import Runtime

@@ -3,8 +3,7 @@
 from tablekeeper.storage.local import LocalStorage
 from tablekeeper.storage.memory import MemoryStorage, forget_memory
 from tablekeeper.storage.open import open_storage
-from tablekeeper.storage.paths import canonical_uri, hadoop_path
-from tablekeeper.storage.protocol import FileInfo, Storage, StorageSpec, VersionedBytes
+from tablekeeper.storage.protocol import FileInfo, Storage, StorageSpec, VersionedBytes, canonical_uri, hadoop_path
 
 __all__ = [
     "FileInfo",

@@ -2,7 +2,7 @@
 
 Files are written to a scratch directory of the same file system, `.hoodie/.tablekeeper/tmp`, and then moved into
 place (see `scratch`), so that partition directories stay clean when a process dies. Who works through a scope has a
-directory of its own for that below `.hoodie/.tablekeeper/scopes` (see `scope_directories`). Neither holds objects nor
+directory of its own for that below `.hoodie/.tablekeeper/scopes` (see `ScopeDirectories`). Neither holds objects nor
 is in a listing.
 
 A version names inode, size, time and contents of a file, and changes with every replacement.
@@ -29,12 +29,21 @@ import xxhash
 from tablekeeper.errors import NotFoundError, StorageError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage.faults import ABSENT, fenced_error, is_write_fault, storage_fault
-from tablekeeper.storage.paths import canonical_uri, checked_directory, checked_path, checked_range, child_prefix
-from tablekeeper.storage.protocol import FileInfo, StorageSpec, VersionedBytes
-from tablekeeper.storage.scope_directories import ScopeDirectories
-from tablekeeper.storage.scratch import Scratch, remove_file
+from tablekeeper.storage.protocol import (
+    FileInfo,
+    StorageSpec,
+    VersionedBytes,
+    canonical_uri,
+    checked_directory,
+    checked_path,
+    checked_range,
+    child_prefix,
+    local_path,
+)
+from tablekeeper.storage.scratch import ScopeDirectories, Scratch, remove_file
 
-__all__ = ["SCOPES", "SCRATCH", "LocalStorage"]
+__all__ = ["SCOPES", "SCRATCH", "LocalStorage", "find_linked"]
+
 
 SCRATCH = ".hoodie/.tablekeeper/tmp"
 """Where unpublished files live, relative to the store's root."""
@@ -330,3 +339,18 @@ def _discard(stream: pa.NativeFile, temporary: Path) -> None:
             stream.close()
     finally:
         remove_file(temporary)
+
+
+def find_linked(spec: StorageSpec, paths: Iterable[str]) -> frozenset[str]:
+    """Those of `paths` that are symbolic links, or lie behind one below the store's root. Other stores have none."""
+    if not spec.uri.startswith("file:"):
+        return frozenset()
+    root = Path(local_path(spec.uri))
+    known: dict[str, bool] = {"": False}
+
+    def is_linked(path: str) -> bool:
+        if path not in known:
+            known[path] = is_linked(path.rpartition("/")[0]) or (root / path).is_symlink()
+        return known[path]
+
+    return frozenset(path for path in paths if is_linked(path))

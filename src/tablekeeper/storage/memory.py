@@ -17,8 +17,16 @@ import pyarrow as pa
 from tablekeeper.errors import InvalidRequestError, NotFoundError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage.faults import fenced_error
-from tablekeeper.storage.paths import canonical_uri, checked_directory, checked_path, checked_range, child_prefix
-from tablekeeper.storage.protocol import FileInfo, StorageSpec, VersionedBytes
+from tablekeeper.storage.protocol import (
+    FileInfo,
+    StorageSpec,
+    VersionedBytes,
+    canonical_uri,
+    checked_directory,
+    checked_path,
+    checked_range,
+    child_prefix,
+)
 
 __all__ = ["MemoryStorage", "forget_memory"]
 

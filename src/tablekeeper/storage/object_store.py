@@ -33,8 +33,16 @@ from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage.object_faults import is_conflict_in_flight, object_fault, translated
 from tablekeeper.storage.object_options import open_clients
 from tablekeeper.storage.object_streams import ObjectInput, publishing_output
-from tablekeeper.storage.paths import canonical_uri, checked_directory, checked_path, checked_range, child_prefix
-from tablekeeper.storage.protocol import FileInfo, StorageSpec, VersionedBytes
+from tablekeeper.storage.protocol import (
+    FileInfo,
+    StorageSpec,
+    VersionedBytes,
+    canonical_uri,
+    checked_directory,
+    checked_path,
+    checked_range,
+    child_prefix,
+)
 from tablekeeper.storage.retry import RetryPolicy, retry_delays_s, retry_transient
 
 __all__ = ["ObjectStorage"]

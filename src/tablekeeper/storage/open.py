@@ -15,8 +15,7 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.storage.local import LocalStorage
 from tablekeeper.storage.memory import MemoryStorage
-from tablekeeper.storage.paths import canonical_uri, local_path
-from tablekeeper.storage.protocol import Storage, StorageSpec
+from tablekeeper.storage.protocol import Storage, StorageSpec, canonical_uri, local_path
 
 __all__ = ["open_storage"]
 

@@ -31,14 +31,12 @@ from tablekeeper.services.plans.explain import Explanation, explain_plan
 from tablekeeper.services.plans.listing import PlanListing, load_plan_listing
 from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
 from tablekeeper.services.plans.service import ServiceResult
-from tablekeeper.table.arguments import checked_flags, checked_names, checked_text
+from tablekeeper.table.arguments import checked_flags, checked_names, checked_text, parse_duration_s, parse_size_bytes
+from tablekeeper.table.automatic_services import Hosting, InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
-from tablekeeper.table.hosting import Hosting
-from tablekeeper.table.service_loop import InlineService, ServiceLoop, find_due, service_names
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
-from tablekeeper.table.units import parse_duration_s, parse_size_bytes
 from tablekeeper.timeline import load_instant_files
 from tablekeeper.timeline.plans import find_plan
 from tablekeeper.txn.environment import TableEnvironment

@@ -51,13 +51,12 @@ from tablekeeper.table.arguments import (
     checked_text,
     rows_reported,
 )
+from tablekeeper.table.automatic_services import Hosting, InlineService, inline_services, run_after_write, service_names
 from tablekeeper.table.claims import understood
 from tablekeeper.table.creation import NewTable, plan_table, refuse_other_table
 from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
-from tablekeeper.table.hosting import Hosting, run_after_write
 from tablekeeper.table.maintenance import Maintenance
-from tablekeeper.table.service_loop import InlineService, inline_services, service_names
 from tablekeeper.table.streaming import StreamRequest, load_batch_guard, start_stream
 from tablekeeper.table.times import Changes, load_window, next_cursor, parse_moment
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table

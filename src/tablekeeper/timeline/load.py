@@ -20,9 +20,8 @@ from zoneinfo import ZoneInfo
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError
-from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_written_paths
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.storage import Storage

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError, UnsupportedFeatureError
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.plans import (
     ClusteringGroup,
     ClusteringPlan,

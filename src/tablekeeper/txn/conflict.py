@@ -33,7 +33,7 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tablekeeper.config.lock_settings import CandidateStrategy, ConflictSettings
+from tablekeeper.config.concurrency_settings import CandidateStrategy, ConflictSettings
 from tablekeeper.model import CompletionTime, FileGroupId, Instant, RequestedTime, ServiceKind
 
 __all__ = [

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tablekeeper.errors import ConflictError
-from tablekeeper.format.base_file import encode_base_name
-from tablekeeper.format.log_names import encode_log_name
+from tablekeeper.format.data_files import encode_base_name, encode_log_name
 from tablekeeper.model import FileGroupId, Instant, RequestedTime
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.concurrent_commits import ConflictCheck, NoPhantoms, conflict_error

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
-from tablekeeper.config.concurrency_settings import ConcurrencySettings
-from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
+from tablekeeper.config.concurrency_settings import (
+    ConcurrencySettings,
+    ConflictSettings,
+    HeartbeatSettings,
+    LockSettings,
+)
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from tablekeeper.config.lock_settings import HeartbeatSettings
+from tablekeeper.config.concurrency_settings import HeartbeatSettings
 from tablekeeper.errors import FencedError, NotFoundError, StorageError
 from tablekeeper.model import RequestedTime, join_path
 from tablekeeper.runtime import Runtime

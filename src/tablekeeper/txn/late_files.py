@@ -17,9 +17,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.model import RequestedTime
 from tablekeeper.timeline import Timeline, instant_path, load_content
 from tablekeeper.timeline.history import load_history, load_history_snapshot

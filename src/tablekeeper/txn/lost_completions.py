@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.model import Instant, State
 from tablekeeper.storage import FileInfo, Storage
 from tablekeeper.timeline.plans import find_rollback

@@ -16,8 +16,7 @@ import re
 from dataclasses import dataclass
 
 from tablekeeper.errors import CorruptTableError, NotFoundError
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.model import FileGroupId, join_path
 from tablekeeper.storage.protocol import Storage
 

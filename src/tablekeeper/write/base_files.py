@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tablekeeper.format.base_file import encode_base_name, encode_footer
 from tablekeeper.format.bloom import BloomFilterBuilder
+from tablekeeper.format.data_files import encode_base_name, encode_footer
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.metadata_table.ranges import load_column_ranges
 from tablekeeper.model import FileGroupId, WriteStat, join_path

@@ -1,19 +1,24 @@
-"""Bins: pieces of work that one task does together, and which staged rows it reads. Pure.
+"""Bins: pieces of work that one task does together, and which staged rows it reads.
 
 A bin has so much work that a task is worth its start, and so few rows that they fit into the memory of a task. Small
-writes have one bin a partition, which reads the staged rows of the partition as they are.
+writes have one bin a partition, which reads the staged rows of the partition as they are. Rows that many
+bins share are staged once more, sorted by bin.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tablekeeper.engine.balance import balanced_shares
+from tablekeeper.engine.protocol import Engine, balanced_shares
+from tablekeeper.write.context import WriteContext
 from tablekeeper.write.plan import GroupWork, PlannedRows
-from tablekeeper.write.routing import BinRows, NumberedBatch
+from tablekeeper.write.routing import BinRows, NumberedBatch, RestageTask, restage_rows
+from tablekeeper.write.staging import StagedBatch
 
-__all__ = ["Bin", "Binned", "plan_bins", "restage_shares"]
+__all__ = ["Bin", "Binned", "gather_bins", "plan_bins", "restage_shares"]
+
 
 # Staged rows of one bin or of one task that stages them once more; and all that a bin reads, base files included.
 _STAGED_BYTES = 64 << 20
@@ -109,3 +114,26 @@ def _readable(planned: PlannedRows, share: Sequence[int]) -> tuple[NumberedBatch
 
 def _staged_bytes(planned: PlannedRows) -> int:
     return sum(batch.bytes for batch in planned.staged)
+
+
+def gather_bins(engine: Engine, context: WriteContext, planned: Sequence[PlannedRows]) -> list[Bin]:
+    """Bins that know where their rows lie."""
+    binned = plan_bins(planned, parallelism=engine.parallelism)
+    tasks = [
+        (place, RestageTask(context, share, each.planned.routes, each.bin_of_work))
+        for place, each in enumerate(binned)
+        if each.needs_restaging and each.planned.routes is not None
+        for share in restage_shares(each.planned)
+    ]
+    weights = [task.weight for _, task in tasks]
+    restaged = engine.run(restage_rows, [task for _, task in tasks], label="gather rows", weights=weights)
+    batches: dict[tuple[int, int], list[StagedBatch]] = defaultdict(list)
+    for (place, _), found in zip(tasks, restaged, strict=True):
+        for each in found:
+            batches[place, each.bin].append(each.batch)
+    bins: list[Bin] = []
+    for place, these in enumerate(binned):
+        for number, one in enumerate(these.bins):
+            rows = BinRows(tuple(enumerate(batches[place, number]))) if these.needs_restaging else one.rows
+            bins.append(replace(one, rows=rows))
+    return bins

@@ -24,15 +24,17 @@ from tablekeeper.model import FileGroupId
 from tablekeeper.write.base_files import BaseFileWriter
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
-from tablekeeper.write.rows import (
+from tablekeeper.write.staging import (
     PartitionNumbers,
+    StagedBatch,
     group_rows,
     keyed_rows,
     ordered_by_key,
+    refuse_too_many_partitions,
+    stage_keyed_rows,
     stamp_rows,
     without_deleted,
 )
-from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keyed_rows
 
 __all__ = ["write_live_files", "write_new_files"]
 

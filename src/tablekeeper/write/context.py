@@ -11,12 +11,11 @@ from typing import Self
 import pyarrow as pa
 
 from tablekeeper.config.write_settings import WriteSettings
-from tablekeeper.engine.memory import memory_left_bytes
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionSpec
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import Runtime, memory_left_bytes
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.txn.attempts import AttemptGuard, AttemptId
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME, encode_partition_metadata
+from tablekeeper.format.data_files import (
+    PARTITION_METADATA_NAME,
+    decode_base_name,
+    decode_log_name,
+    encode_partition_metadata,
+)
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.timeline import Timeline
@@ -19,9 +22,9 @@ from tablekeeper.txn.concurrent_commits import Phantoms
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.nesting import can_nest, refuse_nested_partitions
+from tablekeeper.write.layout_checks import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
-from tablekeeper.write.schema_news import KnownSchema, with_present_schema
+from tablekeeper.write.schema import KnownSchema, with_present_schema
 
 __all__ = ["file_ids_by_partition", "finish_write"]
 

@@ -21,7 +21,7 @@ from tablekeeper.write.log_files import log_name, write_log_file
 from tablekeeper.write.plan import GroupWork, WorkKind
 from tablekeeper.write.results import WrittenFile
 from tablekeeper.write.routing import load_rows_by_work
-from tablekeeper.write.rows import ordered_by_key, stamp_log_rows, stamp_rows, without_deleted
+from tablekeeper.write.staging import ordered_by_key, stamp_log_rows, stamp_rows, without_deleted
 
 __all__ = ["BinTask", "write_bin"]
 

@@ -11,16 +11,16 @@ import pyarrow as pa
 from tablekeeper.config.write_settings import LogBlockFormat
 from tablekeeper.format.avro_columnar import encode_avro_block_content
 from tablekeeper.format.column_stats import column_ranges_from_table, empty_column_range
+from tablekeeper.format.data_files import encode_log_name
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_data import encode_parquet_block_content
 from tablekeeper.format.log_deletes import encode_deletes
-from tablekeeper.format.log_names import encode_log_name
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import FileGroupId, FileSlice, WriteStat, join_path
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
-from tablekeeper.write.rows import without_deleted
+from tablekeeper.write.staging import without_deleted
 
 __all__ = ["LOG_VERSION", "encode_data_block", "log_column_ranges", "log_name", "write_log_file"]
 

@@ -30,12 +30,12 @@ from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
+from tablekeeper.write.bins import gather_bins
 from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write
-from tablekeeper.write.gathering import gather_bins
-from tablekeeper.write.index_check import PARTITIONS_TO_CHECK, refuse_wrong_index
 from tablekeeper.write.kernels import BinTask, write_bin
+from tablekeeper.write.layout_checks import PARTITIONS_TO_CHECK, refuse_wrong_index
 from tablekeeper.write.phantoms import PhantomFileGroups, PhantomKeys
 from tablekeeper.write.plan import (
     NewBuckets,
@@ -48,7 +48,7 @@ from tablekeeper.write.plan import (
     plan_partition,
 )
 from tablekeeper.write.results import WriteResult, WrittenFile
-from tablekeeper.write.schema_news import KnownSchema, refuse_changed_schema
+from tablekeeper.write.schema import KnownSchema, refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
 from tablekeeper.write.tagging import SliceKeys, Tagged, TagTask, find_keys, overtaken_logs, plan_look_up
 

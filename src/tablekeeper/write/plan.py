@@ -20,8 +20,7 @@ from tablekeeper.model import FileGroupId, FileSlice
 from tablekeeper.runtime import Ids
 from tablekeeper.write.routing import Routes
 from tablekeeper.write.staging import HASH_SPACE, StagedBatch
-from tablekeeper.write.tagging import LookedUp, Tagged
-from tablekeeper.write.tags import Tags
+from tablekeeper.write.tagging import LookedUp, Tagged, Tags
 
 __all__ = [
     "GroupWork",

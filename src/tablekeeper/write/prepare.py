@@ -6,9 +6,13 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tablekeeper.config.concurrency_settings import ConcurrencySettings
+from tablekeeper.config.concurrency_settings import (
+    ConcurrencySettings,
+    ConflictSettings,
+    HeartbeatSettings,
+    LockSettings,
+)
 from tablekeeper.config.keys import INDEX_DROP, METADATA_ENABLE, WIDEN_TO_STRING
-from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.write_settings import IndexKind, WriteSettings
@@ -28,9 +32,8 @@ from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.choose import choose_lock
 from tablekeeper.write.context import WriteContext, avro_schema_json, staging_directory
-from tablekeeper.write.fit import schema_after
 from tablekeeper.write.operation import WriteRequest
-from tablekeeper.write.schema_news import KnownSchema
+from tablekeeper.write.schema import KnownSchema, schema_after
 
 __all__ = ["load_environment", "prepare_write", "refuse_lost_indexes"]
 

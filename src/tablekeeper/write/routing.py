@@ -21,7 +21,7 @@ from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.staging import StagedBatch, each_staged, key_hashes, staging_file, staging_format
-from tablekeeper.write.tags import TagPage, Tags, load_tags
+from tablekeeper.write.tagging import TagPage, Tags, load_tags
 
 __all__ = ["BinRows", "NumberedBatch", "RestageTask", "RestagedBatch", "Routes", "load_rows_by_work", "restage_rows"]
 

@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tablekeeper.config.concurrency_settings import ConcurrencySettings
+from tablekeeper.config.concurrency_settings import (
+    ConcurrencySettings,
+    ConflictSettings,
+    HeartbeatSettings,
+    LockSettings,
+)
 from tablekeeper.config.java_settings import LOCK_PROVIDER, java_settings
-from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import (
     FencedError,

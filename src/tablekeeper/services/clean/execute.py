@@ -16,7 +16,7 @@ from typing import TypeVar
 from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, UnsupportedFeatureError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import CleanedPartition, CleanMetadata, CleanPlan, encode_clean_metadata
 from tablekeeper.model import Action, RequestedTime, join_path
 from tablekeeper.services.clean.guard import Taken, take_clean

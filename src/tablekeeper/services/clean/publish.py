@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.errors import ConflictError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import CleanFile, CleanPlan, RetainedInstant, encode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.clean.guard import Taken, begin_taken

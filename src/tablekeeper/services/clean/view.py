@@ -18,7 +18,7 @@ from functools import partial
 from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import (
     CleanMetadata,
     decode_clean_metadata,

@@ -25,7 +25,7 @@ from tablekeeper.write.base_files import BaseFileWriter, holds_nan
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 from tablekeeper.write.row_sorter import RowSorter
-from tablekeeper.write.rows import stamp_rows
+from tablekeeper.write.staging import stamp_rows
 
 __all__ = ["ClusterTask", "cluster_group", "refuse_bad_order"]
 

@@ -18,7 +18,7 @@ from tablekeeper.services.plans.service import Attempt, Draft, Rewritten
 from tablekeeper.services.plans.strategies import PlanningStrategy, StrategyService
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.write.finish import file_ids_by_partition
-from tablekeeper.write.index_check import look_like_buckets, refuse_wrong_index
+from tablekeeper.write.layout_checks import look_like_buckets, refuse_wrong_index
 
 __all__ = ["Clustering"]
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperError, UnsupportedFeatureError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.model import BaseFile, FileSlice, LogFile, join_path
 from tablekeeper.read.damage import find_base_damage, find_log_damage
 from tablekeeper.services.doctor.file_checks import visible_slices

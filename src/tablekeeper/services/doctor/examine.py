@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from tablekeeper.config.lock_settings import ConflictSettings, HeartbeatSettings, LockSettings
+from tablekeeper.config.concurrency_settings import ConflictSettings, HeartbeatSettings, LockSettings
 from tablekeeper.config.options import Options
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime

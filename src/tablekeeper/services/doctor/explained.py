@@ -12,13 +12,12 @@ from dataclasses import replace
 from functools import cache
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.plans import decode_restore_metadata, decode_rollback_metadata
 from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.services.doctor.report import Finding, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
-from tablekeeper.storage.links import find_linked
+from tablekeeper.storage.local import find_linked
 from tablekeeper.timeline import instant_path, load_content
 from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.plans import load_rollback_plan

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperError
-from tablekeeper.format.base_file import decode_base_name
 from tablekeeper.format.commit_metadata import decode_written_paths
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.model import FileGroupId, FileSlice, Instant, RequestedTime, State
 from tablekeeper.services.doctor.explained import load_rolled_back

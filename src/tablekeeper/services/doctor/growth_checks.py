@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from tablekeeper.config.clean_settings import CleanPolicy
 from tablekeeper.config.keys import METADATA_ENABLE
-from tablekeeper.format.base_file import decode_base_name
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.metadata_table.compaction_plan import last_compaction, uncompacted_commits
 from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, load_metadata_timeline
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tablekeeper.config.lock_settings import LockProvider
+from tablekeeper.config.concurrency_settings import LockProvider
 from tablekeeper.errors import CorruptTableError, TablekeeperError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity

@@ -16,7 +16,7 @@ from functools import cached_property
 from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.model import Instant, RequestedTime
 from tablekeeper.storage import FileInfo, Storage
 from tablekeeper.timeline import Timeline, instant_path, load_instant_files, parse_time

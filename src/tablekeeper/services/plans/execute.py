@@ -55,7 +55,7 @@ from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write
 from tablekeeper.write.operation import WriteRequest
-from tablekeeper.write.schema_news import refuse_changed_schema
+from tablekeeper.write.schema import refuse_changed_schema
 
 __all__ = ["execute_plan", "remove_plan", "was_rolled_back"]
 

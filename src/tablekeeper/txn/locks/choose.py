@@ -10,13 +10,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
-from tablekeeper.config.lock_settings import LockProvider, LockSettings
+from tablekeeper.config.concurrency_settings import LockProvider, LockSettings
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.format.hashing import xxhash64_key
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.open import open_storage
-from tablekeeper.storage.paths import canonical_uri
-from tablekeeper.storage.protocol import Storage
+from tablekeeper.storage.protocol import Storage, canonical_uri
 from tablekeeper.txn.locks.file_system import FileSystemLock
 from tablekeeper.txn.locks.in_process import InProcessLock
 from tablekeeper.txn.locks.protocol import TableLock

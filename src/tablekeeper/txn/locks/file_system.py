@@ -19,16 +19,13 @@ from __future__ import annotations
 
 import json
 
-from tablekeeper.config.lock_settings import LockSettings
+from tablekeeper.config.concurrency_settings import LockSettings
 from tablekeeper.model import join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
-from tablekeeper.txn.locks.claim import LockRecord, Owner
-from tablekeeper.txn.locks.leased import LeasedLock
+from tablekeeper.txn.locks.leased import LeasedLock, LeaseTerms, LockRecord, Owner
 from tablekeeper.txn.locks.processes import Processes
-from tablekeeper.txn.locks.protocol import LockHolder
-from tablekeeper.txn.locks.renewed import LeaseTerms
-from tablekeeper.txn.locks.waiting import Pace
+from tablekeeper.txn.locks.protocol import LockHolder, Pace
 
 __all__ = ["FileSystemLock"]
 

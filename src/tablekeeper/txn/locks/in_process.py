@@ -7,9 +7,7 @@ other. It protects against nothing outside the process. A lease of it never laps
 from __future__ import annotations
 
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
-from tablekeeper.txn.locks.held import HeldLease
-from tablekeeper.txn.locks.protocol import LockHolder
-from tablekeeper.txn.locks.waiting import Pace, wait_for
+from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
 __all__ = ["InProcessLock"]
 

@@ -1,23 +1,229 @@
-"""What the locks in a store have in common: one object, claimed by conditional writes.
+"""Locks that are one object of a store: claimed, kept alive and given back by conditional writes.
 
 An attempt looks at the object, and creates it if it is absent, or replaces it on condition that it is
 still the one looked at if its holder has given it back or is gone. The store lets one writer win.
+
+The two kinds of such locks, a file on a file system and a JSON object in a store, differ in how a record is written and
+in how a lock is given back (a file is deleted, an object is rewritten as expired); all else, from the first write to
+the last, is one `Claim`.
+
+Invariants of the lease:
+
+- The lease counts from *before* the write that started or renewed it, on the monotonic clock and on
+  the wall clock; the shorter view counts. A clock that jumps back cannot lengthen a lease, and a
+  machine that was suspended notices on the wall clock.
+- `check` wants a tenth of the lease to be left, so that the publish that follows it has time.
+- Once lapsed or lost, a lease stays so: it is not revived by a late renewal.
+- A write whose answer got lost is recognised by its content when the next one is refused.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from tablekeeper.errors import StorageError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
-from tablekeeper.txn.locks.claim import Claim, LockFormat, LockRecord, Owner
-from tablekeeper.txn.locks.processes import LinuxProcesses, Processes
-from tablekeeper.txn.locks.protocol import LockHolder
-from tablekeeper.txn.locks.renewed import CLOCK_DRIFT_MS, LeaseTerms, RenewedLease
-from tablekeeper.txn.locks.waiting import Pace, wait_for
+from tablekeeper.txn.locks.processes import LinuxProcesses, Processes, ProcessId
+from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
-__all__ = ["LeasedLock"]
+__all__ = ["CLOCK_DRIFT_MS", "Claim", "LeaseTerms", "LeasedLock", "LockFormat", "LockRecord", "Owner", "RenewedLease"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One acquisition of a lock: an id of its own, and, unless Java wrote it, the process and the time."""
+
+    id: str
+    process: ProcessId | None = None
+    acquired_at_ms: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written into a lock."""
+        process = None if self.process is None else self.process.to_json()
+        return {"owner": self.id, "process": process, "acquiredAt": self.acquired_at_ms}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Owner:
+        """From what a lock says; `KeyError`, `TypeError` or `ValueError` if it is something else."""
+        owner, process, acquired_at_ms = fields["owner"], fields.get("process"), fields.get("acquiredAt")
+        if not isinstance(owner, str):
+            raise TypeError("the owner of a lock is a text")
+        return cls(
+            id=owner,
+            process=None if process is None else ProcessId.from_json(process),
+            acquired_at_ms=None if acquired_at_ms is None else int(acquired_at_ms),
+        )
+
+    def age_s(self, now_ms: int) -> float | None:
+        """Seconds since the lock was acquired, if that is known."""
+        return None if self.acquired_at_ms is None else max(0, now_ms - self.acquired_at_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """What a lock object says: who holds it until when, or that it was given back (`is_expired`)."""
+
+    owner: Owner
+    valid_until_ms: int
+    is_expired: bool = False
+
+
+class LockFormat(Protocol):
+    """How one kind of lock writes its records."""
+
+    def encode(self, record: LockRecord) -> bytes: ...
+
+    def decode(self, data: bytes) -> LockRecord | None:
+        """The record, None if these bytes are not one of this kind."""
+        ...
+
+    def give_back(self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord) -> None:
+        """Leave the lock free for others. `current` is what its owner found to be its own just now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The lock object `path` as one owner writes it."""
+
+    storage: Storage
+    path: str
+    format: LockFormat
+    owner: Owner
+
+    def encode(self, *, valid_until_ms: int) -> bytes:
+        """Content that says: this owner holds the lock until then."""
+        return self.format.encode(LockRecord(self.owner, valid_until_ms))
+
+    def is_mine(self, data: bytes) -> bool:
+        """True if this content says that this owner holds the lock."""
+        return self._mine(data) is not None
+
+    def free(self) -> None:
+        """Give the lock back, if it is still this owner's."""
+        current = self.storage.read_versioned(self.path)
+        record = None if current is None else self._mine(current.data)
+        if current is not None and record is not None:
+            freed = replace(record, is_expired=True)
+            self.format.give_back(self.storage, self.path, current=current, freed=freed)
+
+    def _mine(self, data: bytes) -> LockRecord | None:
+        record = self.format.decode(data)
+        if record is None or record.is_expired or record.owner.id != self.owner.id:
+            return None
+        return record
+
+
+CLOCK_DRIFT_MS = 500
+"""How far clocks of two writers may be apart before a lease is taken for lapsed; Java allows as much."""
+
+_LOG = logging.getLogger(__name__)
+_RESERVE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """How long a lease is good for, and how often it is renewed."""
+
+    validity_s: float
+    renew_interval_s: float
+
+
+class RenewedLease(HeldLease):
+    """The lock while held; renewed in the background until it is released."""
+
+    def __init__(
+        self,
+        name: str,
+        claim: Claim,
+        *,
+        version: str,
+        started_s: float,
+        started_ms: int,
+        terms: LeaseTerms,
+        runtime: Runtime,
+    ) -> None:
+        super().__init__(name, acquired_s=started_s, clock=runtime.clock)
+        self._claim = claim
+        self._storage = claim.storage
+        self._version = version
+        self._terms = terms
+        self._mutex = runtime.threads.lock()
+        self._good_from_s = started_s
+        self._good_from_ms = started_ms
+        self._lost: str | None = None
+        self._renewal = runtime.threads.every(terms.renew_interval_s, self.renew, name="tablekeeper-lock-renewal")
+
+    def check(self) -> None:
+        with self._mutex:
+            self._refuse_if_over()
+            current = self._storage.read_versioned(self._claim.path)
+            if current is None:
+                self._lost = "the lock was removed while it was held"
+            elif not self._claim.is_mine(current.data):
+                self._lost = "another writer has taken the lock over"
+            self._refuse_if_over()
+
+    def renew(self) -> None:
+        """Extend the lease. Faults of the store are borne until the lease is over: the next renewal may succeed."""
+        with self._mutex:
+            if self._over() is not None:
+                return
+            try:
+                self._extend()
+            except StorageError as error:
+                _LOG.warning("%s: the lock could not be renewed and will be tried again: %s", self._name, error)
+
+    def release(self) -> None:
+        self._free()
+        # After the lock is free, so that nobody waits for our thread to end; a renewal of its finds the lock released.
+        self._renewal.stop()
+
+    def _free(self) -> None:
+        with self._mutex:
+            if not self._end():
+                return
+            try:
+                # A lapsed lease may be about to be taken over: only who still wins a conditional write may free it.
+                if self._lost is None and (self._remaining_s() > 0 or self._extend()):
+                    self._claim.free()
+            except StorageError as error:
+                _LOG.warning("%s: the lock was not freed and will lapse by itself: %s", self._name, error)
+
+    def _loss(self) -> str | None:
+        if self._lost is None and self._remaining_s() <= 0:
+            self._lost = f"the lock was not renewed within its {self._terms.validity_s:g} s, another writer may hold it"
+        return self._lost
+
+    def _remaining_s(self) -> float:
+        spent_s = self._clock.monotonic_s() - self._good_from_s
+        spent_wall_s = (self._clock.now_ms() - self._good_from_ms + CLOCK_DRIFT_MS) / 1000
+        return self._terms.validity_s * (1 - _RESERVE) - max(spent_s, spent_wall_s)
+
+    def _extend(self) -> bool:
+        started_s, started_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        data = self._claim.encode(valid_until_ms=started_ms + int(self._terms.validity_s * 1000))
+        version = self._storage.replace(self._claim.path, data, version=self._version)
+        if version is None:
+            version = self._recover(data)
+        if version is None:
+            self._lost = "another writer has taken the lock over"
+            return False
+        self._version = version
+        self._good_from_s, self._good_from_ms = started_s, started_ms
+        return True
+
+    def _recover(self, data: bytes) -> str | None:
+        """After a refused write: if an earlier one of ours had landed unanswered, write on top of that."""
+        current = self._storage.read_versioned(self._claim.path)
+        if current is None or not self._claim.is_mine(current.data):
+            return None
+        return self._storage.replace(self._claim.path, data, version=current.version)
 
 
 class LeasedLock(ABC):

@@ -34,14 +34,12 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from tablekeeper.config.lock_settings import ZookeeperSettings
+from tablekeeper.config.concurrency_settings import ZookeeperSettings
 from tablekeeper.errors import LockNotAcquiredError, StorageError
 from tablekeeper.runtime import Runtime
-from tablekeeper.txn.locks.claim import Owner
-from tablekeeper.txn.locks.held import HeldLease
+from tablekeeper.txn.locks.leased import Owner
 from tablekeeper.txn.locks.processes import LinuxProcesses, Processes
-from tablekeeper.txn.locks.protocol import LockHolder
-from tablekeeper.txn.locks.waiting import Pace, wait_for
+from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
 __all__ = ["ZookeeperLock"]
 

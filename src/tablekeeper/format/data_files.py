@@ -1,7 +1,13 @@
-"""Base files: their names, and the key/value metadata in their Parquet footers.
+"""The files of a partition: names of base and log files, footers of base files, and the file that marks a partition.
 
 The key range and the bloom filter in the footer serve the index of a Java writer; a table whose base
 files lack them is readable, but Java's BLOOM index fails on it.
+
+A log file is named `.<fileId>_<instant>.log.<version>_<writeToken>[.cdc]`. The instant is the delta commit's requested
+time from table version 8 on, and the base file's before that. A name that does not follow the pattern is not a log
+file: `decode_log_name` answers None, so that listings can skip strangers.
+
+Without the partition's metadata file Java's listing does not see the directory.
 """
 
 from __future__ import annotations
@@ -11,9 +17,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tablekeeper.errors import CorruptTableError
+from tablekeeper.errors import CorruptTableError, InvalidRequestError
+from tablekeeper.format.properties import decode_properties, encode_properties
 
-__all__ = ["BaseFooter", "BaseName", "decode_base_name", "decode_footer", "encode_base_name", "encode_footer"]
+__all__ = [
+    "PARTITION_METADATA_NAME",
+    "BaseFooter",
+    "BaseName",
+    "LogName",
+    "PartitionMetadata",
+    "decode_base_name",
+    "decode_footer",
+    "decode_log_name",
+    "decode_partition_metadata",
+    "encode_base_name",
+    "encode_footer",
+    "encode_log_name",
+    "encode_partition_metadata",
+]
+
 
 _NAME = re.compile(r"([^_./]+)_([^_./]+)_(\d+)\.parquet", re.ASCII)
 
@@ -105,3 +127,74 @@ def _base64(text: str, *, file: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise CorruptTableError(file=file, reason="the bloom filter in the footer is not Base64") from error
+
+
+_PATTERN = re.compile(
+    r"\.(?P<file_id>[^._/]+)_(?P<instant>[0-9]+)\.log\.(?P<version>[0-9]{1,18})"
+    r"(?:_(?P<token>[0-9]+-[0-9]+-[0-9]+)(?P<cdc>\.cdc)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """The parts of a log file name. `write_token` is empty in names of very old writers."""
+
+    file_id: str
+    instant: str
+    version: int
+    write_token: str
+    is_cdc: bool = False
+
+
+def encode_log_name(*, file_id: str, instant: str, version: int, write_token: str) -> str:
+    """The file name for these parts; refuses parts that would not decode to themselves."""
+    name = f".{file_id}_{instant}.log.{version}_{write_token}"
+    expected = LogName(file_id=file_id, instant=instant, version=version, write_token=write_token)
+    if decode_log_name(name) != expected:
+        raise InvalidRequestError(
+            f"{name!r} is no log file name. The file id takes letters, digits and `-`, the instant digits, "
+            "the version a number, the write token three numbers joined by `-`."
+        )
+    return name
+
+
+def decode_log_name(name: str) -> LogName | None:
+    """The parts of a log file name (no directories), or None if `name` is not one."""
+    match = _PATTERN.fullmatch(name)
+    if match is None:
+        return None
+    return LogName(
+        file_id=match["file_id"],
+        instant=match["instant"],
+        version=int(match["version"]),
+        write_token=match["token"] or "",
+        is_cdc=match["cdc"] is not None,
+    )
+
+
+PARTITION_METADATA_NAME = ".hoodie_partition_metadata"
+
+_COMMIT_TIME = "commitTime"
+_DEPTH = "partitionDepth"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """Which action created the partition, and how many directories lie between it and the table."""
+
+    commit_time: str
+    depth: int
+
+
+def encode_partition_metadata(*, commit_time: str, depth: int) -> bytes:
+    """The file's bytes; `depth` is 0 for the base path of a table without partitions."""
+    return encode_properties({_COMMIT_TIME: commit_time, _DEPTH: str(depth)}, comment="partition metadata")
+
+
+def decode_partition_metadata(data: bytes, *, file: str) -> PartitionMetadata:
+    """What the file says."""
+    properties = decode_properties(data, file=file)
+    depth = properties.get(_DEPTH, "").strip()
+    if _COMMIT_TIME not in properties or not (depth.isascii() and depth.isdigit() and len(depth) < 10):
+        raise CorruptTableError(file=file, reason=f"lacks {_COMMIT_TIME}, or {_DEPTH} as a number")
+    return PartitionMetadata(properties[_COMMIT_TIME], int(depth))

@@ -1,9 +1,12 @@
-"""Does the index that this writer was told of fit the files that are there?
+"""Whether a write fits the layout of the table that is there: its index, and its partition directories.
 
 Hudi stores nothing about the index with a table. A writer that takes a bucket table for a plain one, or counts
 another number of buckets, finds none of the keys and writes every row a second time. The names of the file groups
 give a wrong index away, and rows of one file a wrong number of buckets.
-"""
+
+No partition may lie inside another: a listing of directories stops at the first partition on the way down. Only values
+with `/` in them, in a table whose paths are not URL-encoded, can make such paths (`a` and `a/b`). Rows of the inner
+partition would be written and never found again."""
 
 from __future__ import annotations
 
@@ -18,15 +21,20 @@ import pyarrow.parquet as pq
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.hashing import bucket_of_values
-from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile
+from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, join_path
 from tablekeeper.read.log_changes import BlockVisibility, load_log_keys
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import bucket_field_values
 from tablekeeper.record.merge import KEY_COLUMN
+from tablekeeper.record.partition_paths import PartitionSpec
+from tablekeeper.runtime import Runtime
+from tablekeeper.storage import Storage
 from tablekeeper.write.context import WriteContext
 
-__all__ = ["PARTITIONS_TO_CHECK", "look_like_buckets", "refuse_wrong_index"]
+__all__ = ["PARTITIONS_TO_CHECK", "can_nest", "look_like_buckets", "refuse_nested_partitions", "refuse_wrong_index"]
+
 
 PARTITIONS_TO_CHECK = 16
 """A table has one index: so many of its partitions tell which."""
@@ -135,3 +143,45 @@ def _wrong_count(context: WriteContext, evidence: str) -> InvalidRequestError:
 def _bucket(group: FileGroupId) -> int | None:
     found = _BUCKET_ID.match(group.file_id)
     return int(found[1]) if found else None
+
+
+def can_nest(spec: PartitionSpec, schema: pa.Schema) -> bool:
+    """Whether a value of a partition column can hold a `/` that makes a directory."""
+    if spec.url_encode:
+        return False
+    kinds = [schema.field(field.name).type for field in spec.fields if field.name in schema.names]
+    return len(kinds) < len(spec.fields) or any(pa.types.is_string(kind) for kind in kinds)
+
+
+def refuse_nested_partitions(storage: Storage, partitions: Sequence[str], *, runtime: Runtime) -> None:
+    """Raise `InvalidRequestError` if one of these partitions lies inside another one, of these or of the table."""
+    among = set(partitions)
+    for partition in partitions:
+        for outer in _above(partition):
+            if outer in among:
+                raise _nested(inner=partition, outer=outer)
+    runtime.threads.map(lambda partition: _refuse_nested(storage, partition), partitions)
+
+
+def _refuse_nested(storage: Storage, partition: str) -> None:
+    if storage.stat(join_path(partition, PARTITION_METADATA_NAME)) is not None:
+        return
+    for outer in _above(partition):
+        if storage.stat(join_path(outer, PARTITION_METADATA_NAME)) is not None:
+            raise _nested(inner=partition, outer=outer)
+    for directory in storage.list_directories(partition):
+        for file in storage.walk(join_path(partition, directory)):
+            if file.name == PARTITION_METADATA_NAME:
+                raise _nested(inner=file.path.removesuffix(f"/{PARTITION_METADATA_NAME}"), outer=partition)
+
+
+def _above(partition: str) -> list[str]:
+    segments = partition.split("/")
+    return ["/".join(segments[:depth]) for depth in range(1, len(segments))]
+
+
+def _nested(*, inner: str, outer: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"partition {inner!r} would lie inside partition {outer!r}, where readers do not look for it. Change the "
+        "value, or make the table with URL-encoded partition paths."
+    )
