@@ -16,10 +16,10 @@ from starlette.testclient import TestClient
 
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.server.api.web import Web, build_web
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import Limits, ServerSettings
 from tablekeeper.server.store.sql import SqlJobStore, open_store
+from tablekeeper.server.web import Web, build_web
 from tests.support.databases import DEBIAN, PORTABLE, new_database, running_server
 
 # `make databases` asks for those that the operating system brings; the others need PyPI only.

@@ -11,11 +11,11 @@ from starlette.testclient import TestClient
 
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.server.api.web import build_web
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import NewTable, Page, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
+from tablekeeper.server.web import build_web
 
 NASTY = "<script>alert(1)<\\script>'\"; DROP TABLE tbl;--"
 

@@ -17,10 +17,10 @@ from grpc_tools import protoc
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.api.rpc import METHODS, SERVICE, grpc_server, message_class
-from tablekeeper.server.api.web import Web
 from tablekeeper.server.model import Role
 from tablekeeper.server.store.protocol import NewToken, OperationFilter, Page
 from tablekeeper.server.store.sql import SqlJobStore
+from tablekeeper.server.web import Web
 
 
 @pytest.fixture

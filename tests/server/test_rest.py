@@ -13,12 +13,12 @@ from starlette.testclient import TestClient
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.api.refusals import Refusal
-from tablekeeper.server.api.web import Web, build_web
 from tablekeeper.server.model import ServiceAction, Signal
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import Limits, ServerSettings
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
+from tablekeeper.server.web import Web, build_web
 from tests.server.conftest import SCHEMA
 
 NOWHERE = "20200101000000000"

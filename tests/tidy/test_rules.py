@@ -5,33 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.tidy import rules
-from tests.tidy.exceptions import EXCEPTIONS, MAX_EXCEPTIONS
-from tests.tidy.sources import Source, Violation, load_sources
+from tests.tidy.sources import Source, load_sources
 
 SOURCES = load_sources()
 PACKAGE = "src/tablekeeper/"
 
 
-def excused(rule: rules.Rule, violation: Violation) -> tuple[str, str] | None:
-    """The entry of the exception list that covers a violation, if any."""
-    first_word = violation.message.split(" ", 1)[0].rstrip(":")
-    for key in ((rule.__name__, violation.path), (rule.__name__, f"{violation.path}::{first_word}")):
-        if key in EXCEPTIONS:
-            return key
-    return None
-
-
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_the_project_keeps_the_rule(rule: rules.Rule) -> None:
-    found = [violation for violation in rules.violations(rule, SOURCES) if excused(rule, violation) is None]
+def test_the_project_keeps_the_rule_without_an_exception(rule: rules.Rule) -> None:
+    found = rules.violations(rule, SOURCES)
     assert not found, "\n" + "\n".join(map(str, found))
-
-
-def test_the_exceptions_are_few_reasoned_and_needed() -> None:
-    needed = {excused(rule, violation) for rule in rules.RULES for violation in rules.violations(rule, SOURCES)}
-    assert len(EXCEPTIONS) <= MAX_EXCEPTIONS
-    assert all(len(reason) > 20 for reason in EXCEPTIONS.values())
-    assert not set(EXCEPTIONS) - needed, "entries that nothing needs any more"
 
 
 BAD_SAMPLES = [

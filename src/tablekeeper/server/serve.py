@@ -18,10 +18,10 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.permissions import is_loopback
 from tablekeeper.server.api.rpc import grpc_server
-from tablekeeper.server.api.web import build_web
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.engines.registry import engine_names
 from tablekeeper.server.settings import ServerSettings
+from tablekeeper.server.web import build_web
 from tablekeeper.tracing import start_tracing
 
 __all__ = ["serve"]
