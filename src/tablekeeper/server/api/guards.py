@@ -1,6 +1,7 @@
 """What every HTTP request passes before it reaches a route: size, rate, origin, and headers on the way out.
 
-- A body larger than the limit is refused while it comes in, whether or not it says its length.
+- A body larger than the limit is refused while it comes in, whether or not it says its length. What is still on its way
+  is passed over, so that the caller gets to read the refusal.
 - Each client has a bucket of requests that fills up again; the number of buckets is bounded.
 - A page of another site must not make a browser call this service: browsers say where a request comes from, and what
   comes from elsewhere is refused, reads with an effect (the Java client's GET) included. Without tokens the `Host`
@@ -24,6 +25,7 @@ __all__ = ["RateLimit", "RequestGuard", "refusal_body"]
 
 _LOG = logging.getLogger(__name__)
 _CLIENTS = 10_000
+_PASSED_OVER_BYTES = 64_000_000
 _SAFE_SITES = ("", "same-origin", "none")
 _HEADERS = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
@@ -84,6 +86,8 @@ class RequestGuard:
             # Whoever is to slow down does not fill the log instead.
             level = logging.DEBUG if error.refusal is Refusal.TOO_MANY_REQUESTS else logging.INFO
             _LOG.log(level, "%s %r: %s: %s", scope["method"], scope["path"][:200], error.refusal.code, error)
+            if error.refusal is Refusal.BODY_TOO_LARGE:
+                await _pass_over(receive)
             await _answer(send, error)
             return
         body = _BoundedBody(receive, self._body_bytes)
@@ -120,6 +124,8 @@ class _BoundedBody:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
         if self.is_too_large and message["type"] == "http.request":
+            if message.get("more_body"):
+                await _pass_over(self._receive)
             return {"type": "http.request", "body": b"", "more_body": False}
         return message
 
@@ -143,6 +149,16 @@ class _Answering:
             message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in present)]
         if not self._is_refused:
             await self._send(message)
+
+
+async def _pass_over(receive: Receive) -> None:
+    """Read the rest of a body, within bounds: who still sends when the connection is closed never sees the answer."""
+    left = _PASSED_OVER_BYTES
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
 
 
 async def _answer(send: Send, error: RefusedCallError) -> None:
