@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
 from tablekeeper import Table
+from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.api.guards import RateLimit, RequestGuard
+from tablekeeper.server.api.permissions import Gate
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
 
@@ -69,3 +76,48 @@ def test_bad_input_has_a_stable_code_is_logged_once_and_stores_nothing(
     assert len(told) < 1000
     assert jobs.list_operations(OperationFilter(with_deleted=True), Page()) == []
     assert jobs.list_tables(TableFilter(), Page()) == before
+
+
+def test_a_plan_that_the_service_knows_is_refused_as_another_kind_too(
+    known: tuple[TestClient, str], jobs: SqlJobStore
+) -> None:
+    client, compaction = known
+    asked = {**NAMED, "instant": compaction}
+    assert client.post(COMPACT, json=asked).status_code == 200
+    stored = jobs.list_operations(OperationFilter(), Page())
+    answer = client.post(CLUSTER, json=asked)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "wrong_action")
+    assert jobs.list_operations(OperationFilter(), Page()) == stored
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+def test_a_body_that_is_too_large_is_read_to_its_end_before_the_answer_goes_out(says_length: bool) -> None:
+    """A connection that is closed while the client still sends loses the answer that is on its way to it."""
+    pieces, seen = 8, []
+
+    async def receive() -> Message:
+        seen.append("piece")
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": len(seen) < pieces}
+
+    async def send(message: Message) -> None:
+        seen.append(str(message.get("status", "")))
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+        await PlainTextResponse("read")(scope, receive, send)
+
+    headers = [(b"host", b"localhost"), *([(b"content-length", b"8000")] if says_length else [])]
+    scope: Scope = {"type": "http", "method": "POST", "path": COMPACT, "headers": headers, "client": ("127.0.0.1", 1)}
+    rate = RateLimit(per_second=10, burst=10, runtime=SYSTEM_RUNTIME)
+    asyncio.run(RequestGuard(application, gate=OpenGate(), rate=rate, body_bytes=2500)(scope, receive, send))
+    assert seen == ["piece"] * pieces + ["413", ""]
+
+
+class OpenGate(Gate):
+    """One that asks for nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def needs_token(self) -> bool:
+        return False

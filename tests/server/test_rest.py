@@ -279,6 +279,18 @@ def test_tables_are_listed_changed_paused_and_removed(client: TestClient, lake: 
     assert code_of(client.get("/v1/tables/db/trips")) == "table_not_found"
 
 
+def test_registering_again_keeps_what_is_not_given(client: TestClient, lake: Path, table: Table) -> None:
+    first = register(
+        client, lake, owner="ann", queue="nightly", priority="high", action_types=["clean"], policy={"keep_commits": 3}
+    )
+    assert first["effective_policy"]["services"] == ["clean"], "it was registered for nothing else"
+    again = register(client, lake)
+    for field in ("owner", "queue", "priority", "action_types", "policy", "effective_policy"):
+        assert again[field] == first[field]
+    changed = register(client, lake, queue="daily")
+    assert (changed["queue"], changed["owner"], changed["priority"]) == ("daily", "ann", 8)
+
+
 def test_a_service_can_be_asked_for_and_its_operation_cancelled_and_retried(
     client: TestClient, lake: Path, table: Table
 ) -> None:

@@ -18,6 +18,7 @@ from tablekeeper.errors import InvalidRequestError, TablekeeperError
 
 __all__ = [
     "ACTIVE",
+    "ASKED_BY_WRITER",
     "DEFAULT_PRIORITY",
     "FINISHED",
     "Alarm",
@@ -37,6 +38,8 @@ __all__ = [
     "Status",
     "TableFacts",
     "Token",
+    "asked_for_instant",
+    "is_asked_for",
     "is_planned_instant",
     "parse_priority",
     "transition",
@@ -114,6 +117,10 @@ FINISHED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 """What is pruned by age."""
 
 
+ASKED_BY_WRITER = "a writer asked for it"
+"""`why` of an operation that a request made; or took over, if the service had found its plan on the timeline before."""
+
+
 class Signal(enum.Enum):
     """What happens to an operation; the value completes the sentence "it cannot ..."."""
 
@@ -159,6 +166,7 @@ def transition(status: Status, signal: Signal) -> Status:
     return after
 
 
+_ASKED_FOR = "asked-"
 DEFAULT_PRIORITY = 5
 _PRIORITY_NAMES = {"low": 2, "normal": DEFAULT_PRIORITY, "high": 8}
 
@@ -184,6 +192,16 @@ def unplanned_instant(action: ServiceAction, newest: str) -> str:
 def is_planned_instant(instant: str) -> bool:
     """Whether it is an instant of the timeline."""
     return "@" not in instant
+
+
+def asked_for_instant(action: ServiceAction, at_ms: int) -> str:
+    """The `instant` of an operation that somebody asks for: each time it is another piece of work."""
+    return f"{action.value}@{_ASKED_FOR}{at_ms}"
+
+
+def is_asked_for(instant: str) -> bool:
+    """Whether somebody asked for this very run, which then waits for no window. Not so once it has a plan."""
+    return instant.partition("@")[2].startswith(_ASKED_FOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +346,10 @@ class AttemptOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try. `job_id` is the engine's own name for it, by which whoever takes over can adopt it."""
+    """One try. `job_id` is the engine's own name for it, by which whoever takes over can adopt it.
+
+    `why` says why it was the operation's turn.
+    """
 
     operation_id: int
     number: int
@@ -341,6 +362,7 @@ class Attempt:
     message: str = ""
     result: Mapping[str, object] = field(default_factory=dict)
     log_path: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from tablekeeper.server.api.writers import DEFAULT_DATABASE, TimelineLookup, fre
 from tablekeeper.server.decisions.explain import explain_operation
 from tablekeeper.server.engines.files import load_log_tail
 from tablekeeper.server.model import (
+    AttemptOutcome,
     ManagedTable,
     Operation,
     Role,
     ServiceAction,
     Status,
+    asked_for_instant,
     parse_priority,
-    unplanned_instant,
 )
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.policy import Policy, parse_policy
@@ -85,14 +86,16 @@ class AdminCalls:
         caller.require(Role.WRITER)
         uri = self._places.canonical(given.base_path)
         db_name, table_name = self._named(given, uri)
+        known = self._store.find_table(db_name, table_name) or NewTable(db_name, table_name, uri)
+        actions = dict.fromkeys(map(ServiceAction.parse, given.action_types))
         new = NewTable(
             db_name=db_name,
             table_name=table_name,
             base_path=uri,
-            owner=parse_name(given.owner, field="owner", default="default"),
-            queue=parse_name(given.queue, field="queue", default="default"),
-            action_types=tuple(map(ServiceAction.parse, given.action_types)),
-            priority=parse_priority(given.priority or "normal"),
+            owner=parse_name(given.owner, field="owner", default=known.owner),
+            queue=parse_name(given.queue, field="queue", default=known.queue),
+            action_types=tuple(actions) or known.action_types,
+            priority=parse_priority(given.priority) if given.priority.strip() else known.priority,
             policy=None if given.policy is None else parse_policy(given.policy),
         )
         _require_for_options(caller, new.policy)
@@ -160,8 +163,8 @@ class AdminCalls:
         """What holds for the table now, and what would hold with this policy of its own. Changes nothing."""
         caller.require(Role.OPERATOR)
         table = self.find_table(caller, db_name, table_name)
-        changed = parse_policy(_policy_of(text)).over(self._store.default_policy(table.db_name))
-        return self._store.effective_policy(table).to_json(), changed.to_json()
+        changed = replace(table, policy=parse_policy(_policy_of(text)).to_json())
+        return self._store.effective_policy(table).to_json(), self._store.effective_policy(changed).to_json()
 
     def show_default_policy(self, caller: Caller, db_name: str) -> dict[str, Any]:
         """What holds for the tables of a database where they say nothing themselves."""
@@ -223,8 +226,7 @@ class AdminCalls:
                 return shown_operation(active, table)
         submission = Submission(
             table.table_id,
-            # Each time it is asked for it is another piece of work, with attempts of its own.
-            unplanned_instant(kind, f"asked-{self._store.now_ms()}"),
+            asked_for_instant(kind, self._store.now_ms()),
             kind,
             why=f"asked for by {caller.name}",
             priority=table.priority,
@@ -276,6 +278,8 @@ class AdminCalls:
             return ""
         text = load_log_tail(chosen.log_path, size_bytes=_LOG_TAIL_BYTES)
         if not text and chosen.instance_id and not Path(chosen.log_path).exists():
+            if chosen.outcome is AttemptOutcome.RUNNING:
+                return "no output so far, or it is on another machine\n"
             return "the output of this attempt is on another machine, or was removed\n"
         return text
 

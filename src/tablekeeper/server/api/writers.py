@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tablekeeper.server.api.parameters import parse_engine, parse_instants, parse_name, parse_run_parameters
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
-from tablekeeper.server.model import ManagedTable, Role, ServiceAction
+from tablekeeper.server.model import ASKED_BY_WRITER, ManagedTable, Role, ServiceAction
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.store.protocol import JobStore, NewTable, Submission
 from tablekeeper.table.summary import TimelineSummary
@@ -154,12 +154,19 @@ class WriterCalls:
         missing = [instant for instant, operation in known.items() if operation is None or operation.is_deleted]
         plans = self._timelines.plans(table.base_path) if missing else {}
         if not ignores_unknown:
-            for instant in missing:
-                _refuse_unfit(table, template.action, instant, plans)
+            for instant in instants:
+                operation = known[instant]
+                if operation is None or operation.is_deleted:
+                    _refuse_unfit(table, template.action, instant, plans)
+                elif operation.action is not template.action:
+                    raise _wrong_action(table, instant, operation.action.value, template.action)
         answers = []
         for instant in instants:
             operation = known[instant]
             if instant not in missing and operation is not None:
+                if operation.action is template.action:
+                    # What the service found by itself waits for what the request says of memory, engine and queue.
+                    self._store.submit(replace(template, table_id=table.table_id, instant=instant))
                 answers.append(SubmittedPlan(instant, PlanState.KNOWN, operation.operation_id))
                 continue
             action, is_completed = plans.get(instant, (None, False))
@@ -192,7 +199,7 @@ class WriterCalls:
             parameters=parse_run_parameters(
                 resource=request.resource, parallelism=request.parallelism, extra_params=request.extra_params
             ),
-            why="a writer asked for it",
+            why=ASKED_BY_WRITER,
             trace=current_trace(),
         )
 
@@ -261,5 +268,9 @@ def _refuse_unfit(
         )
     found, _ = plans[instant]
     if found is not action:
-        what = "no table service" if found is None else f"a {found.value}"
-        raise RefusedCallError(Refusal.WRONG_ACTION, f"{instant} of {table.name} is {what}, not a {action.value}")
+        raise _wrong_action(table, instant, None if found is None else found.value, action)
+
+
+def _wrong_action(table: ManagedTable, instant: str, found: str | None, asked: ServiceAction) -> RefusedCallError:
+    what = "no table service" if found is None else f"a {found}"
+    return RefusedCallError(Refusal.WRONG_ACTION, f"{instant} of {table.name} is {what}, not a {asked.value}")

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 
 from tablekeeper.server.model import (
     ACTIVE,
+    ASKED_BY_WRITER,
     FINISHED,
     Attempt,
     AttemptOutcome,
@@ -58,7 +59,7 @@ class SqlOperations:
             if known is None:
                 raise UnknownRecordError(f"operation {submission.instant} was removed meanwhile; submit it again")
             if not known.is_deleted or known.status is not Status.CANCELLED:
-                return Submitted(known, is_new=False)
+                return Submitted(self._taken_over(connection, known, submission), is_new=False)
             known = _load(connection, known.operation_id, lock=True)
             if known.status is Status.CANCELLED:
                 self._back_to_pending(connection, known, note="submitted again after it was removed")
@@ -298,6 +299,23 @@ class SqlOperations:
             "note": "",
             "trace": submission.trace or None,
         }
+
+    def _taken_over(self, connection: Connection, known: Operation, submission: Submission) -> Operation:
+        """The first request of a writer for a plan that the service had found by itself says how it is to be run."""
+        if submission.why != ASKED_BY_WRITER or known.why == ASKED_BY_WRITER or known.run_times:
+            return known
+        asked = self._new(connection, submission)
+        connection.execute(
+            update(OPERATION)
+            .where(
+                OPERATION.c.operation_id == known.operation_id,
+                OPERATION.c.status == Status.PENDING,
+                OPERATION.c.run_times == 0,
+                OPERATION.c.why != ASKED_BY_WRITER,
+            )
+            .values({name: asked[name] for name in ("engine", "queue", "owner", "parameters", "why", "trace")})
+        )
+        return _load(connection, known.operation_id)
 
     def _cancel(self, connection: Connection, operation: Operation, reason: str) -> None:
         """End what nobody holds; leave a request for whoever holds it. What has ended stays as it is."""

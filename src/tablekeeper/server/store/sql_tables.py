@@ -116,7 +116,8 @@ class SqlTables:
         self._database.write(work)
 
     def effective_policy(self, table: ManagedTable) -> Policy:
-        return parse_policy(table.policy).over(self.default_policy(table.db_name))
+        registered = Policy(services=table.action_types or None)
+        return parse_policy(table.policy).over(registered).over(self.default_policy(table.db_name))
 
     def notice_commit(self, table_id: int, *, delay_s: float = 0.0) -> None:
         soon = self._database.after(delay_s)
