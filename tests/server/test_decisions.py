@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablekeeper.server.decisions.alarms import BACKLOG, World, plan_alarms
-from tablekeeper.server.decisions.choose import AGING_S, choose_next, urgency
+from tablekeeper.server.decisions.choose import AGING_S, choose_next, urgencies
 from tablekeeper.server.decisions.due import foresee, plan_due, table_facts
 from tablekeeper.server.decisions.explain import explain_operation
 from tablekeeper.server.decisions.outcomes import back_off_s, judge_attempt
@@ -161,7 +162,7 @@ def chosen(waiting: list[Queued], limits: Limits | None = None, *, slots: int = 
     ],
 )
 def test_the_order_of_work(first: dict[str, Any], second: dict[str, Any]) -> None:
-    running: dict[str, Any] = {"by_queue": {"q": 1}, "by_owner": {"o": 1}}
+    running: dict[str, Any] = {"by_queue": {"q": 1}, "by_owner": {"o": 1}, "by_share": {("q", "o"): 1}}
     assert chosen([queued(2, **second), queued(1, **first)], **running) == [1]
     assert chosen([queued(1, **first), queued(2, **second)], **running) == [1]
 
@@ -214,28 +215,55 @@ def test_limits_are_kept_and_no_slot_stays_free_for_nothing(
             RunningLoad(
                 {name: len([e for e in starts if e.queue == name]) + (already if name == "a" else 0) for name in "ab"},
                 {name: len([e for e in starts if e.owner == name]) + (already if name == "x" else 0) for name in "xy"},
-                frozenset((each.table_id, each.action) for each in starts),
+                busy=frozenset((each.table_id, each.action) for each in starts),
             ),
         )
         assert choose_next(after, limits, slots=1) == []
 
 
-@settings(max_examples=50)
-@given(st.integers(0, 9), st.lists(st.integers(0, 9), min_size=1, max_size=5), st.booleans())
-def test_nothing_starves(priority: int, rivals: list[int], has_deadlines: bool) -> None:
-    """However many urgent operations keep coming, one that waits starts within the time it takes to outgrow them."""
-    step_s = AGING_S / 4
-    waited_s = 0.0
-    for _ in range(4 * (11 + len(rivals))):
-        fresh = [
-            queued(n, priority=each, deadline_in_s=-1e6 if has_deadlines else None)
-            for n, each in enumerate(rivals, start=100)
-        ]
-        if chosen([*fresh, queued(1, priority=priority, waited_s=waited_s)]) == [1]:
-            break
-        waited_s += step_s
-    assert waited_s <= AGING_S * (max([*rivals, priority]) - priority + 1)
-    assert urgency(queued(1, priority=priority, waited_s=waited_s)) >= max(rivals)
+SHARES = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))
+RIVALS = st.lists(st.tuples(SHARES, st.integers(0, 9), st.sampled_from([None, 60.0, -1e6])), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHARES, st.integers(0, 9), RIVALS, st.integers(1, 3), st.integers(1, 4))
+def test_nothing_starves(
+    share: tuple[str, str],
+    priority: int,
+    rivals: list[tuple[tuple[str, str], int, float | None]],
+    slots: int,
+    run_steps: int,
+) -> None:
+    """However many urgent and late operations keep coming, and from whomever: what waits starts within hours."""
+    step_s = AGING_S / 2
+    running: list[tuple[str, str, int]] = []
+    for step in range(1000):
+        running = [(queue, owner, left - 1) for queue, owner, left in running if left > 1]
+        waiting = [queued(1, queue=share[0], owner=share[1], priority=priority, waited_s=step * step_s)]
+        for number, ((queue, owner), rank, deadline_s) in enumerate(rivals * slots, start=2):
+            waiting.append(queued(number, queue=queue, owner=owner, priority=rank, deadline_in_s=deadline_s))
+        load = Load(
+            tuple(waiting),
+            RunningLoad(
+                Counter(queue for queue, _, _ in running),
+                Counter(owner for _, owner, _ in running),
+                Counter((queue, owner) for queue, owner, _ in running),
+            ),
+        )
+        starts = choose_next(load, Limits(), slots=slots - len(running))
+        if 1 in [each.operation_id for each in starts]:
+            assert step * step_s <= AGING_S * (9 - priority + 1) + 2 * 3600 + 6 * run_steps * step_s
+            return
+        running += [(each.queue, each.owner, run_steps) for each in starts]
+    raise AssertionError("it never started")
+
+
+def test_a_long_backlog_of_one_owner_does_not_keep_the_slots_from_another() -> None:
+    backlog = [queued(n, owner="flood", waited_s=7200.0 - n) for n in range(1, 50)]
+    fresh = queued(100, owner="quiet", waited_s=1.0)
+    started = chosen([*backlog, fresh], slots=1, by_queue={"q": 2}, by_owner={"flood": 2}, by_share={("q", "flood"): 2})
+    assert started == [100]
+    assert urgencies([*backlog, fresh]) == {5: 5 + 7199 // int(AGING_S)}
 
 
 @pytest.mark.parametrize(
@@ -347,7 +375,8 @@ def test_alarms_fire_by_rule_and_subject() -> None:
             {"not_before_ms": NOW_MS - int(AGING_S * 2000)},
             {},
             {},
-            "0 operations are more urgent. Its priority is 5, plus 2",
+            "0 operations are more urgent. Its turn comes by priority 5, plus 2 for the age of what waits with it, "
+            "with 0 of queue default and 0 of owner default in it at work, after 1200 s.",
         ),
         ({"status": Status.RUNNING, "instance_id": "i", "lease_until_ms": NOW_MS + 9000}, {}, {}, "lasts 9 s"),
         ({"status": Status.FAILED, "note": "disk full"}, {}, {}, "It is failed: disk full"),

@@ -62,7 +62,7 @@ class Policy:
     Triggers: `compact_after_commits`, `compact_after_s` (either makes a compaction due), `log_compact_after_commits`,
     `cluster_after_commits`, `clean_after_commits`, `archive_after_instants`.
     How: `order_by` and `layout` of clusterings, `keep_commits` or `keep_hours` of cleans, `cancellable` plans,
-    `windows` of the day outside of which nothing starts.
+    `windows` of the day outside of which nothing starts but what somebody asks for by hand.
     Freshness: `fresh_within_s`, `max_log_files` (delta commits not yet compacted) and `max_read_amplification`; what
     is furthest behind its target runs first, inside its priority and share.
     Runs: `engine`, `fallback_engine` (for what the engine refuses), `max_failures`, `time_limit_s`, and `options` in

@@ -69,6 +69,7 @@ def shown_attempt(attempt: Attempt) -> dict[str, Any]:
         "job_id": attempt.job_id,
         "started_ms": attempt.started_ms,
         "ended_ms": attempt.ended_ms,
+        "why": attempt.why,
         "message": attempt.message,
         "result": dict(attempt.result),
     }

@@ -1,25 +1,31 @@
 """What runs next: by priority, then fair share over queues and owners, then earliest deadline, then age. Pure.
 
-An operation gains one level of priority for each `AGING_S` it has waited, without bound. So whatever keeps arriving,
-everything that waits is once the most urgent of its queue and owner, and starts as soon as their limits allow.
+A priority gains one level for each `AGING_S` that its oldest operation has waited, without bound, so that nothing
+starves behind more important work that keeps arriving. It is the priority that gains and not the one operation: among
+those of one priority the queue with the least at work goes first, and in it the owner, however long the backlog of
+another one is. And an operation without a deadline has one that comes with its age: those that have one do not keep it
+for ever.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from tablekeeper.server.settings import Limits
 from tablekeeper.server.store.protocol import Load, Queued
 
-__all__ = ["AGING_S", "choose_next", "urgency", "what_holds_back"]
+__all__ = ["AGING_S", "choose_next", "tell_order", "urgencies", "what_holds_back"]
 
 AGING_S = 600.0
+_DUE_WITHIN_S = 3600.0
+_MOST_LATE_S = 3600.0
 
 
 def choose_next(load: Load, limits: Limits, *, slots: int) -> list[Queued]:
     """Up to `slots` operations to start, in order. Limits hold with what already runs counted."""
     queues, owners = Counter(load.running.by_queue), Counter(load.running.by_owner)
+    shares = Counter(load.running.by_share)
     busy = set(load.running.busy)
     left = list(load.queued)
     chosen: list[Queued] = []
@@ -33,18 +39,45 @@ def choose_next(load: Load, limits: Limits, *, slots: int) -> list[Queued]:
         ]
         if not able:
             break
-        best = min(able, key=lambda each: (-urgency(each), queues[each.queue], owners[each.owner], *_order(each)))
+        gained = urgencies(able)
+        best = min(
+            able,
+            key=lambda each: (
+                -gained[each.priority],
+                -each.priority,
+                queues[each.queue],
+                shares[each.queue, each.owner],
+                *_order(each),
+            ),
+        )
         chosen.append(best)
         left.remove(best)
         queues[best.queue] += 1
         owners[best.owner] += 1
+        shares[best.queue, best.owner] += 1
         busy.add((best.table_id, best.action))
     return chosen
 
 
-def urgency(queued: Queued) -> int:
-    """The priority with age."""
-    return queued.priority + int(queued.waited_s // AGING_S)
+def urgencies(waiting: Iterable[Queued]) -> Mapping[int, int]:
+    """What each priority among them has become with the age of its oldest operation."""
+    gained: dict[int, int] = {}
+    for each in waiting:
+        urgency = each.priority + int(each.waited_s // AGING_S)
+        gained[each.priority] = max(urgency, gained.get(each.priority, urgency))
+    return gained
+
+
+def tell_order(queued: Queued, load: Load) -> str:
+    """What decides about this operation's turn, as part of a sentence."""
+    urgency = urgencies([*load.queued, queued])[queued.priority]
+    aged = f", plus {urgency - queued.priority} for the age of what waits with it" if urgency > queued.priority else ""
+    deadline = "" if queued.deadline_in_s is None else f", with {_deadline(queued.deadline_in_s)}"
+    return (
+        f"priority {queued.priority}{aged}, with {load.running.by_queue.get(queued.queue, 0)} of queue {queued.queue} "
+        f"and {load.running.by_share.get((queued.queue, queued.owner), 0)} of owner {queued.owner} in it at work, "
+        f"after {queued.waited_s:.0f} s{deadline}"
+    )
 
 
 def what_holds_back(queued: Queued, load: Load, limits: Limits) -> str:
@@ -65,5 +98,11 @@ def _has_room(count: int, limit: int) -> bool:
 
 
 def _order(queued: Queued) -> tuple[float, float, int]:
-    deadline = queued.deadline_in_s if queued.deadline_in_s is not None else math.inf
-    return deadline, -queued.waited_s, queued.operation_id
+    # How late something is counts up to a bound, so that what is very late does not keep the merely late for ever.
+    deadline_s = queued.deadline_in_s
+    due_s = _DUE_WITHIN_S - queued.waited_s if deadline_s is None else max(-_MOST_LATE_S, deadline_s)
+    return due_s, -queued.waited_s, queued.operation_id
+
+
+def _deadline(in_s: float) -> str:
+    return f"{in_s:.0f} s to its deadline" if in_s >= 0 else f"its deadline missed by {-in_s:.0f} s"

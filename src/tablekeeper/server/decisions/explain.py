@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tablekeeper.server.decisions.choose import AGING_S, urgency, what_holds_back
+from tablekeeper.server.decisions.choose import tell_order, urgencies, what_holds_back
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation, Status
 from tablekeeper.server.settings import Limits
 from tablekeeper.server.store.protocol import Load, Queued
@@ -22,7 +22,9 @@ def explain_operation(
             until_s = ((operation.lease_until_ms or now_ms) - now_ms) / 1000
             held = f"Instance {operation.instance_id} is at work on it; its lease lasts {until_s:.0f} s if not renewed."
             asked = f"It was asked to stop: {operation.cancel_reason}." if operation.cancel_reason else ""
-            return [held, *filter(None, [asked]), *why, *_past(attempts)]
+            turn = attempts[0].why if attempts and attempts[0].outcome is AttemptOutcome.RUNNING else ""
+            came = f"Its turn came by {turn}." if turn else ""
+            return [held, *filter(None, [asked, came]), *why, *_past(attempts)]
         case _:
             end = f"It is {operation.status.word}{f': {operation.note}' if operation.note else ''}."
             return [end, *why, *_past(attempts)]
@@ -35,17 +37,16 @@ def _waiting(operation: Operation, table: ManagedTable, load: Load, limits: Limi
         return ["It waits because the table is paused."]
     if operation.not_before_ms > now_ms:
         until = f"It waits {(operation.not_before_ms - now_ms) / 1000:.0f} s more"
-        return [f"{until} after {operation.failures} failures: {operation.note}." if operation.note else f"{until}."]
+        after = f" after {operation.failures} failures" if operation.failures else ""
+        return [f"{until}{after}: {operation.note}." if operation.note else f"{until}."]
     queued = _queued(operation, now_ms)
     held_back = what_holds_back(queued, load, limits)
     if held_back:
         return [f"It waits because {held_back}."]
-    before = [each for each in load.queued if urgency(each) > urgency(queued)]
-    aged = int(queued.waited_s // AGING_S)
-    return [
-        f"It waits for a free slot; {len(before)} operations are more urgent. "
-        f"Its priority is {operation.priority}{f', plus {aged} for its age' if aged else ''}."
-    ]
+    gained = urgencies([*load.queued, queued])
+    before = [each for each in load.queued if gained[each.priority] > gained[queued.priority]]
+    turn = tell_order(queued, load)
+    return [f"It waits for a free slot; {len(before)} operations are more urgent. Its turn comes by {turn}."]
 
 
 def _queued(operation: Operation, now_ms: int) -> Queued:
@@ -67,5 +68,6 @@ def _past(attempts: list[Attempt]) -> list[str]:
     return [
         f"Attempt {each.number} on {each.engine} {each.outcome.value.replace('_', ' ')}"
         f"{f': {each.message}' if each.message else ''}."
+        f"{f' Its turn came by {each.why}.' if each.why else ''}"
         for each in ended[:5]
     ]

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from sqlalchemy.exc import SQLAlchemyError
 
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
-from tablekeeper.server.decisions.choose import choose_next
-from tablekeeper.server.decisions.outcomes import choose_engine, judge_attempt
+from tablekeeper.server.decisions.choose import choose_next, tell_order
+from tablekeeper.server.decisions.outcomes import Verdict, choose_engine, judge_attempt
 from tablekeeper.server.engines.protocol import JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job, settle
-from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation
+from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation, Signal, is_asked_for
 from tablekeeper.server.places import AllowedPlaces, ForbiddenPlaceError
-from tablekeeper.server.policy import DEFAULT_POLICY, Policy
+from tablekeeper.server.policy import DEFAULT_POLICY, MINUTES_PER_DAY, Policy
 from tablekeeper.server.store.protocol import EndedAttempt, LeaseLostError, UnknownRecordError
 from tablekeeper.tracing import span
 
@@ -44,15 +44,18 @@ class ScheduleLoop:
                 chosen.operation_id,
                 instance_id=self._context.instance_id,
                 lease_s=self._context.settings.timing.lease_s,
+                # The choice saw what was at work a moment ago: the claim sees to it that the limits hold now.
+                queue_limit=limits.queue_limit(chosen.queue),
+                owner_limit=limits.owner_limit(chosen.owner),
             )
             if claimed is not None:
                 ready_ms = max(claimed.create_ms, claimed.not_before_ms)
                 self._context.metrics.claimed(claimed.action, waited_s=(claimed.schedule_ms - ready_ms) / 1000)
-                self._begin(claimed)
+                self._begin(claimed, why=tell_order(chosen, load))
                 started += 1
         return started
 
-    def _begin(self, operation: Operation) -> None:
+    def _begin(self, operation: Operation, *, why: str) -> None:
         store = self._context.store
         try:
             table = store.load_table(operation.table_id)
@@ -69,9 +72,11 @@ class ScheduleLoop:
             if left is not None and operation.failures + 1 >= (policy.max_failures or 1):
                 self._settle(operation, policy, AttemptOutcome.LOST, "its worker vanished")
                 return
+            if self._has_to_wait(operation, policy):
+                return
             about_it = {"operation": operation.operation_id, "table": table.name}
             with span(f"start {operation.action.value}", parent=operation.trace, **about_it):
-                self._start(operation, table, policy, attempts)
+                self._start(operation, table, policy, attempts, why=why)
         except (LeaseLostError, UnknownRecordError) as error:
             _LOG.warning("operation %d: %s", operation.operation_id, error, extra=about(operation))
         except (InvalidRequestError, ForbiddenPlaceError) as error:
@@ -124,6 +129,15 @@ class ScheduleLoop:
         )
         return True
 
+    def _has_to_wait(self, operation: Operation, policy: Policy) -> bool:
+        """Give the claim back until a window of the day opens, unless somebody asked for this very run."""
+        minutes = policy.minutes_until_window(self._context.store.now_ms() // 60_000 % MINUTES_PER_DAY)
+        if not minutes or is_asked_for(operation.instant):
+            return False
+        note = f"outside of {', '.join(map(str, policy.windows or ()))} UTC"
+        settle(self._context, operation, Verdict(Signal.RETRY, note, delay_s=60.0 * minutes))
+        return True
+
     def _is_held(self, operation: Operation, table: ManagedTable) -> bool:
         if not (operation.is_planned and operation.action.has_plan):
             return False
@@ -133,12 +147,14 @@ class ScheduleLoop:
             _LOG.warning("operation %d: cannot look at its plan: %s", operation.operation_id, error)
             return False
 
-    def _start(self, operation: Operation, table: ManagedTable, policy: Policy, attempts: Sequence[Attempt]) -> None:
+    def _start(
+        self, operation: Operation, table: ManagedTable, policy: Policy, attempts: Sequence[Attempt], *, why: str
+    ) -> None:
         store = self._context.store
         self._places.recheck(table.base_path)
         engine = self._context.engines.find(choose_engine(operation, policy, attempts))
         job = make_job(self._context, operation, table, policy, operation.run_times + 1)
-        attempt = store.start_attempt(operation.lease, engine=engine.name, log_path=job.log_path)
+        attempt = store.start_attempt(operation.lease, engine=engine.name, log_path=job.log_path, why=why)
         try:
             asked_s = self._now_s
             job_id = engine.start(job)

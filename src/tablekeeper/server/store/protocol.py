@@ -3,7 +3,8 @@
 What always holds, whatever the database:
 
 - Times are the database's. No method takes a moment from the caller; durations are given in seconds.
-- `submit` is an upsert by (table, instant): repeating it changes nothing, but revives what was removed.
+- `submit` is an upsert by (table, instant): repeating it changes nothing, but revives what was removed. The first
+  request of a writer for a plan that waits because the service had found it says how it is run.
 - An operation is claimed by one instance at a time. Every later update names the `Lease` and applies only while that
   lease is the newest and has not lapsed; otherwise it raises `LeaseLostError`, and the caller stops.
 - No query grows with the history: lists are pages by key, counts are of active operations, finished ones are pruned.
@@ -161,10 +162,11 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class RunningLoad:
-    """What is claimed or running now, over all instances."""
+    """What is claimed or running now, over all instances. `by_share` counts by queue and owner together."""
 
     by_queue: Mapping[str, int] = field(default_factory=dict)
     by_owner: Mapping[str, int] = field(default_factory=dict)
+    by_share: Mapping[tuple[str, str], int] = field(default_factory=dict)
     busy: frozenset[tuple[int, ServiceAction]] = frozenset()
 
 
@@ -278,7 +280,7 @@ class TableStore(Protocol):
     def set_default_policy(self, db_name: str, policy: Policy) -> None: ...
 
     def effective_policy(self, table: ManagedTable) -> Policy:
-        """The table's own over its database's over `DEFAULT_POLICY`."""
+        """The table's own, over the services it was registered for, over its database's, over `DEFAULT_POLICY`."""
         ...
 
     def notice_commit(self, table_id: int, *, delay_s: float = 0.0) -> None:
@@ -329,12 +331,20 @@ class OperationStore(Protocol):
         """Up to `limit` operations that may start now, of every queue some, and what runs."""
         ...
 
-    def claim(self, operation_id: int, *, instance_id: str, lease_s: float) -> Operation | None:
-        """Claim it; None if somebody else was faster, or the table has an operation of that action at work."""
+    def claim(
+        self, operation_id: int, *, instance_id: str, lease_s: float, queue_limit: int = 0, owner_limit: int = 0
+    ) -> Operation | None:
+        """Claim it; None if somebody else was faster, or the table has an operation of that action at work.
+
+        None also if its queue or owner has as many at work as that (0: no limit), whoever else claims at this moment.
+        """
         ...
 
-    def start_attempt(self, lease: Lease, *, engine: str, log_path: str) -> Attempt:
-        """Begin the next attempt. An earlier one that is still open is closed as lost and counts as a failure."""
+    def start_attempt(self, lease: Lease, *, engine: str, log_path: str, why: str = "") -> Attempt:
+        """Begin the next attempt. An earlier one that is still open is closed as lost and counts as a failure.
+
+        `why` says why it was this operation's turn.
+        """
         ...
 
     def resume_attempt(self, lease: Lease, number: int) -> Attempt:

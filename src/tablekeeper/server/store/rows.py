@@ -123,6 +123,7 @@ def attempt_of(row: Row[Any]) -> Attempt:
     fields = dict(row._mapping)
     fields["outcome"] = AttemptOutcome(fields["outcome"])
     fields["result"] = json.loads(fields["result"])
+    fields["why"] = fields["why"] or ""
     return Attempt(**fields)
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "TBL",
     "TBL_STATE",
     "TOKEN",
+    "TURN",
 ]
 
 METADATA = MetaData(
@@ -165,6 +166,16 @@ ATTEMPT = Table(
     Column("message", Text, nullable=False),
     Column("result", _LONG, nullable=False),
     Column("log_path", Text, nullable=False),
+    # Why it was the operation's turn; attempts of earlier releases have none.
+    Column("why", Text),
+    **_BINARY,
+)
+
+TURN = Table(
+    "turn",
+    METADATA,
+    # One row, which claims lock where there are limits: whoever has it counts what is at work, and nobody else does.
+    Column("name", String(64), primary_key=True),
     **_BINARY,
 )
 

@@ -6,6 +6,7 @@ slept cannot change anything once its lease is over, whether or not somebody els
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from sqlalchemy import Connection, Select, delete, exists, func, insert, select, update
@@ -33,7 +34,7 @@ from tablekeeper.server.store.protocol import (
     UnknownRecordError,
 )
 from tablekeeper.server.store.rows import attempt_of, json_text, operation_of
-from tablekeeper.server.store.schema import ATTEMPT, OPERATION, TBL_STATE
+from tablekeeper.server.store.schema import ATTEMPT, OPERATION, TBL_STATE, TURN
 from tablekeeper.server.store.sql_alarms import open_alarm_in
 
 __all__ = ["SqlClaims"]
@@ -67,7 +68,9 @@ class SqlClaims:
 
         return self._database.read(work)
 
-    def claim(self, operation_id: int, *, instance_id: str, lease_s: float) -> Operation | None:
+    def claim(
+        self, operation_id: int, *, instance_id: str, lease_s: float, queue_limit: int = 0, owner_limit: int = 0
+    ) -> Operation | None:
         def work(connection: Connection) -> Operation | None:
             query = select(OPERATION).where(
                 OPERATION.c.operation_id == operation_id,
@@ -75,7 +78,7 @@ class SqlClaims:
                 OPERATION.c.not_before_ms <= self._database.now,
             )
             row = connection.execute(query.with_for_update(skip_locked=True)).one_or_none()
-            if row is None:
+            if row is None or not self._has_room(connection, row, queue_limit, owner_limit):
                 return None
             changed = connection.execute(
                 update(OPERATION)
@@ -98,7 +101,7 @@ class SqlClaims:
             # The table has an operation of this action at work.
             return None
 
-    def start_attempt(self, lease: Lease, *, engine: str, log_path: str) -> Attempt:
+    def start_attempt(self, lease: Lease, *, engine: str, log_path: str, why: str = "") -> Attempt:
         def work(connection: Connection) -> Attempt:
             held = self._held(connection, lease)
             lost = connection.execute(
@@ -134,6 +137,7 @@ class SqlClaims:
                     message="",
                     result="{}",
                     log_path=log_path,
+                    why=why[:_MAX_TEXT],
                 )
             )
             return _load_attempt(connection, lease.operation_id, number)
@@ -297,14 +301,32 @@ class SqlClaims:
         query = select(OPERATION.c.queue, OPERATION.c.owner, OPERATION.c.tbl_id, OPERATION.c.action).where(
             OPERATION.c.status.in_(_HELD)
         )
-        by_queue: dict[str, int] = {}
-        by_owner: dict[str, int] = {}
+        shares: Counter[tuple[str, str]] = Counter()
         busy = set()
         for queue, owner, table_id, action in connection.execute(query):
-            by_queue[queue] = by_queue.get(queue, 0) + 1
-            by_owner[owner] = by_owner.get(owner, 0) + 1
+            shares[queue, owner] += 1
             busy.add((table_id, ServiceAction(action)))
-        return RunningLoad(by_queue, by_owner, frozenset(busy))
+        by_queue: Counter[str] = Counter()
+        by_owner: Counter[str] = Counter()
+        for (queue, owner), count in shares.items():
+            by_queue[queue] += count
+            by_owner[owner] += count
+        return RunningLoad(by_queue, by_owner, shares, frozenset(busy))
+
+    @staticmethod
+    def _has_room(connection: Connection, row: Any, queue_limit: int, owner_limit: int) -> bool:
+        """Whether the limits allow one more. Claims with limits count one after the other, over all instances."""
+        limits = [
+            (OPERATION.c.queue == row.queue, queue_limit),
+            (OPERATION.c.owner == row.owner, owner_limit),
+        ]
+        if any(limit for _, limit in limits):
+            connection.execute(select(TURN.c.name).with_for_update()).all()
+        for share, limit in limits:
+            held = select(func.count()).select_from(OPERATION).where(OPERATION.c.status.in_(_HELD), share)
+            if limit and connection.execute(held).scalar_one() >= limit:
+                return False
+        return True
 
     def _held(self, connection: Connection, lease: Lease) -> Operation:
         """The operation, locked, if this lease is the newest and in force."""
