@@ -70,7 +70,7 @@ class SliceWriter:
                     writer.write_table(self._rows(group))
         logs: dict[int, list[bytes]] = {}
         for number, block in enumerate(self._case.blocks):
-            time = f"202401010000001{number:02d}"
+            time = f"202401010000001{files[number]:02d}"
             logs.setdefault(files[number], []).append(self._block(block, formats[number], time))
         made = []
         for number, content in sorted(logs.items()):

@@ -72,6 +72,7 @@ DAMAGE_TO_LOGS: dict[str, Callable[[Storage], None]] = {
     "log emptied": _change(".log.", lambda data: b""),
     "length of a block flipped": _change(".log.", lambda data: _flip(data, 12)),
     "magic of a block flipped": _change(".log.", lambda data: _flip(data, 2)),
+    "instant of a block flipped": _change(".log.", lambda data: _flip(data, data.index(b"20") + 1)),
 }
 ACTIONS: dict[str, Callable[[tk.Table], object]] = {
     "read": lambda table: table.read(),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from tablekeeper.config.table_config import MergeMode
+from tablekeeper.config.table_config import MergeMode, TableConfig, parse_table_config
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
@@ -24,6 +24,7 @@ from tablekeeper.timeline import Timeline
 SCHEMA = pa.schema([(KEY_COLUMN, pa.string()), ("v", pa.int64())])
 AVRO = json.dumps(arrow_to_avro_schema(SCHEMA, record_name="r", namespace="n"))
 GROUP = FileGroupId("", "g")
+UPGRADED = BlockVisibility(may_share_files=True)
 
 
 def at(number: int) -> str:
@@ -57,6 +58,17 @@ def rollback(instant: int, *, target: int) -> bytes:
     return encode_block(BlockType.COMMAND, header, b"")
 
 
+def config(version: int, *, began: str | None = None) -> TableConfig:
+    properties = {
+        "hoodie.table.name": "t",
+        "hoodie.table.type": "MERGE_ON_READ",
+        "hoodie.table.version": str(version),
+    }
+    if began is not None:
+        properties["hoodie.table.initial.version"] = began
+    return parse_table_config(properties, file="hoodie.properties")
+
+
 @pytest.fixture
 def storage() -> Iterator[MemoryStorage]:
     yield MemoryStorage("memory://log-blocks/table")
@@ -71,7 +83,7 @@ def put(storage: MemoryStorage, *contents: bytes) -> list[LogFile]:
     return logs
 
 
-def values(storage: MemoryStorage, logs: list[LogFile], visibility: BlockVisibility = EVERY_BLOCK) -> list[object]:
+def values(storage: MemoryStorage, logs: list[LogFile], visibility: BlockVisibility = UPGRADED) -> list[object]:
     """For each change that counts its values, or the keys that it deletes."""
     changes = load_changes(
         storage,
@@ -150,6 +162,24 @@ def test_damage_at_the_end_or_in_the_middle_of_a_file_hides_only_the_damaged_blo
     assert values(storage, put(storage, whole + cut + data(3, ("a", 3)))) == [1, 3]
 
 
+def test_a_block_of_another_instant_is_damage_in_a_table_where_every_write_had_files_of_its_own(
+    storage: MemoryStorage,
+) -> None:
+    logs = put(storage, data(0, ("a", 0)), data(1, ("a", 1)) + deletes(3, "a"))
+    assert values(storage, logs, UPGRADED) == [0, 1, ["a"]]
+    with pytest.raises(CorruptTableError, match="log1: the bytes from"):
+        values(storage, logs, EVERY_BLOCK)
+    assert values(storage, logs[:1], EVERY_BLOCK) == [0]
+
+
+@pytest.mark.parametrize(("version", "began", "shares"), [(9, "9", False), (9, "6", True), (9, None, True)])
+def test_only_tables_that_began_before_version_8_may_have_shared_files(
+    version: int, began: str | None, shares: bool
+) -> None:
+    visibility = BlockVisibility.of(Timeline.of([]), config(version, began=began), as_of=None)
+    assert visibility.may_share_files is shares
+
+
 def test_a_block_of_change_data_among_those_of_rows_is_damage(storage: MemoryStorage) -> None:
     # Change data has files of its own: left out, a block whose type was flipped to it would be lost in silence.
     header = {HeaderKey.INSTANT_TIME: at(1), HeaderKey.SCHEMA: AVRO}
@@ -173,7 +203,7 @@ def test_data_blocks_of_hfiles_are_not_read_here(storage: MemoryStorage) -> None
 
 def test_blocks_after_the_moment_asked_for_do_not_count(storage: MemoryStorage) -> None:
     logs = put(storage, data(1, ("a", 1)) + data(3, ("a", 3)))
-    visibility = BlockVisibility.of(Timeline.of([]), version=9, as_of=RequestedTime(at(2)))
+    visibility = BlockVisibility.of(Timeline.of([]), config(9), as_of=RequestedTime(at(2)))
     assert values(storage, logs, visibility) == [1]
 
 
@@ -183,8 +213,8 @@ def test_in_version_6_blocks_of_instants_that_did_not_complete_do_not_count(stor
     timeline = Timeline.of([done, pending])
     # 3 is older than the timeline and counts as archived, 6 is pending, 7 was rolled back.
     logs = put(storage, data(3, ("a", 3)) + data(5, ("a", 5)) + data(6, ("a", 6)) + data(7, ("a", 7)))
-    assert values(storage, logs, BlockVisibility.of(timeline, version=6, as_of=None)) == [3, 5]
-    assert values(storage, logs, BlockVisibility.of(timeline, version=9, as_of=None)) == [3, 5, 6, 7]
+    assert values(storage, logs, BlockVisibility.of(timeline, config(6), as_of=None)) == [3, 5]
+    assert values(storage, logs, BlockVisibility.of(timeline, config(9), as_of=None)) == [3, 5, 6, 7]
 
 
 def test_in_version_6_a_rollback_counts_although_it_is_no_commit(storage: MemoryStorage) -> None:
@@ -196,8 +226,8 @@ def test_in_version_6_a_rollback_counts_although_it_is_no_commit(storage: Memory
     )
     # The target is older than the timeline: without the rollback it would be taken for archived.
     logs = put(storage, data(3, ("a", 3)) + data(4, ("a", 4)) + data(5, ("a", 5)) + rollback(6, target=4))
-    assert values(storage, logs, BlockVisibility.of(timeline, version=6, as_of=None)) == [3, 5]
-    assert values(storage, logs, BlockVisibility.of(timeline, version=6, as_of=RequestedTime(at(5)))) == [3, 5]
+    assert values(storage, logs, BlockVisibility.of(timeline, config(6), as_of=None)) == [3, 5]
+    assert values(storage, logs, BlockVisibility.of(timeline, config(6), as_of=RequestedTime(at(5)))) == [3, 5]
 
 
 def test_keys_of_all_rows_in_the_logs_are_found_but_not_those_of_deletes(storage: MemoryStorage) -> None:
@@ -207,6 +237,6 @@ def test_keys_of_all_rows_in_the_logs_are_found_but_not_those_of_deletes(storage
         logs,
         key=KeySpec(("v",), composite=False),
         key_types=pa.schema([(KEY_COLUMN, pa.string())]),
-        visibility=EVERY_BLOCK,
+        visibility=UPGRADED,
     )
     assert [keys.to_pylist() for keys in found] == [["a", "b"], ["a"]]

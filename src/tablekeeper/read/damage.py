@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tablekeeper.errors import CorruptTableError, TablekeeperError, UnsupportedFeatureError
 from tablekeeper.model import BaseFile, LogFile
-from tablekeeper.read.log_changes import decode_every_row, load_blocks
+from tablekeeper.read.log_changes import BlockVisibility, decode_every_row, load_blocks
 from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
@@ -12,10 +12,10 @@ from tablekeeper.storage.handle import StorageHandle
 __all__ = ["find_base_damage", "find_log_damage"]
 
 
-def find_log_damage(storage: Storage, log: LogFile, *, with_rows: bool) -> str:
+def find_log_damage(storage: Storage, log: LogFile, *, visibility: BlockVisibility, with_rows: bool) -> str:
     """Why a log file cannot be read, `""` if it can. Without `with_rows` only the frames of its blocks are read."""
     try:
-        blocks = load_blocks(storage, log, least_bytes=0)
+        blocks = load_blocks(storage, log, least_bytes=0, visibility=visibility)
         if with_rows:
             for block in blocks:
                 decode_every_row(block, file=log.path)

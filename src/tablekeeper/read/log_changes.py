@@ -5,7 +5,8 @@ come before it, blocks of instants that are not visible are left out (version 6,
 blocks of several instants), and a log-compaction block stands in for the blocks that it was made of.
 
 From version 8 on a write makes log files of its own, which are whole once it has committed: bytes that are no block
-are damage there. Only files from before may hold what a crashed writer left half written, which readers skip.
+or bear another instant are damage there. Only files from before may hold what a crashed writer left half written,
+which readers skip; they are told by their instants, and looked for only in tables that began before version 8.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.avro_columnar import decode_avro_block
 from tablekeeper.format.log_blocks import (
@@ -77,20 +79,22 @@ class LogChanges:
 class BlockVisibility:
     """Which blocks count, by the instant in their header. All do unless `completed` is given.
 
-    `knows_sizes` says that log files come with the sizes of a listing or a commit, not with the estimates of a plan.
+    `knows_sizes` says that log files come with the sizes of a listing or a commit, not with the estimates of a plan,
+    `may_share_files` that some logs of the table may be from before version 8, and hold blocks of several writes.
     """
 
     completed: frozenset[str] | None = None
     archived_before: str | None = None
     as_of: str | None = None
     knows_sizes: bool = False
+    may_share_files: bool = False
 
     @classmethod
-    def of(cls, timeline: Timeline, *, version: int, as_of: RequestedTime | None) -> BlockVisibility:
+    def of(cls, timeline: Timeline, config: TableConfig, *, as_of: RequestedTime | None) -> BlockVisibility:
         """From version 8 on the names of log files say it all; before, each block has to be checked."""
         limit = as_of.value if as_of is not None else None
-        if version >= 8:
-            return cls(as_of=limit, knows_sizes=True)
+        if config.version >= 8:
+            return cls(as_of=limit, knows_sizes=True, may_share_files=config.may_have_old_log_names)
         first = timeline.first_active_write
         completed = frozenset(i.requested_at.value for i in timeline.completed_writes)
         return cls(completed, first.value if first is not None else None, limit)
@@ -155,7 +159,7 @@ def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: Blo
     blocks: list[_PlacedBlock] = []
     for log in logs:
         least = log.size if visibility.knows_sizes else 0
-        for block in load_blocks(storage, log, least_bytes=least, is_shared=visibility.completed is not None):
+        for block in load_blocks(storage, log, least_bytes=least, visibility=visibility):
             placed = _PlacedBlock(log.path, block)
             if block.type is BlockType.COMMAND:
                 # Whenever it was rolled back, the target never counted: the command takes effect at any moment.
@@ -166,7 +170,9 @@ def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: Blo
     return _with_compacted_blocks(blocks)
 
 
-def load_blocks(storage: Storage, log: LogFile, *, least_bytes: int, is_shared: bool = False) -> list[LogBlock]:
+def load_blocks(
+    storage: Storage, log: LogFile, *, least_bytes: int, visibility: BlockVisibility = EVERY_BLOCK
+) -> list[LogBlock]:
     """The blocks of a committed log file; `CorruptTableError` if it is shorter than `least_bytes`, or not whole.
 
     Blocks that were not written to their end are left out of a file that several writes share, as version 6 has them:
@@ -178,8 +184,8 @@ def load_blocks(storage: Storage, log: LogFile, *, least_bytes: int, is_shared: 
         raise CorruptTableError(file=log.path, reason=reason)
     blocks = list(decode_blocks(data, file=log.path))
     whole = [block for block in blocks if block.type is not BlockType.CORRUPT]
-    if not is_shared:
-        _refuse_damaged(log, blocks, whole)
+    if visibility.completed is None:
+        _refuse_damaged(log, blocks, whole, may_be_shared=visibility.may_share_files)
     for block in whole:
         if block.type is BlockType.CDC_DATA:
             raise CorruptTableError(file=log.path, reason=f"the block at byte {block.offset} is of change data")
@@ -194,16 +200,19 @@ def decode_every_row(block: LogBlock, *, file: str) -> int:
     return int(decode(block, file=file).num_rows) if decode is not None else 0
 
 
-def _refuse_damaged(log: LogFile, blocks: Sequence[LogBlock], whole: Sequence[LogBlock]) -> None:
-    """Raise `CorruptTableError` unless every byte belongs to a whole block, or several writes share the file."""
+def _refuse_damaged(
+    log: LogFile, blocks: Sequence[LogBlock], whole: Sequence[LogBlock], *, may_be_shared: bool
+) -> None:
+    """Raise `CorruptTableError` unless every byte belongs to a block of the file's commit, or writes share the file."""
     if not blocks:
         raise CorruptTableError(file=log.path, reason="the log file is empty")
-    if any(block.header.get(HeaderKey.INSTANT_TIME) != log.instant.value for block in whole):
+    others = [block for block in whole if block.header.get(HeaderKey.INSTANT_TIME) != log.instant.value]
+    if others and may_be_shared:
         # Written before the table was upgraded, when several writes shared a file that was named after the first.
         return
-    damaged = [block for block in blocks if block.type is BlockType.CORRUPT]
-    if damaged:
-        at = damaged[0].offset
+    strange = [block for block in blocks if block.type is BlockType.CORRUPT] or others
+    if strange:
+        at = strange[0].offset
         raise CorruptTableError(file=log.path, reason=f"the bytes from {at} on are no block of its commit")
     for block in whole:
         if block.type in _DECODERS and HeaderKey.SCHEMA not in block.header:

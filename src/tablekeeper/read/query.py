@@ -151,7 +151,7 @@ def plan_slice_tasks(query: Query, slices: Sequence[FileSlice]) -> list[SliceTas
     config = query.config
     merges = any(s.logs for s in slices)
     rule = merge_rule(config) if merges else MergeRule(config.merge_mode, config.ordering_fields)
-    visibility = BlockVisibility.of(query.timeline, version=config.version, as_of=query.as_of)
+    visibility = BlockVisibility.of(query.timeline, config, as_of=query.as_of)
     store = StorageHandle(query.storage)
     return [
         SliceTask(

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
+from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionSpec
@@ -33,7 +34,8 @@ class WriteContext:
 
     `staging` is the write's staging directory. `instant` is empty while rows are staged: the write is put on
     the timeline only once its rows are known to be good. `stats_columns` are the columns whose ranges the
-    metadata table wants for each file. `guard` is the attempt's, which there is from when the write has begun.
+    metadata table wants for each file. `blocks` says which blocks of log files count. `guard` is the attempt's,
+    which there is from when the write has begun.
     """
 
     store: StorageHandle
@@ -48,6 +50,7 @@ class WriteContext:
     runtime: Runtime
     instant: str = ""
     stats_columns: tuple[str, ...] = ()
+    blocks: BlockVisibility = EVERY_BLOCK
     guard: AttemptGuard | None = None
 
     @property

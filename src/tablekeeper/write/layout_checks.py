@@ -24,7 +24,7 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.hashing import bucket_of_values
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, join_path
-from tablekeeper.read.log_changes import BlockVisibility, load_log_keys
+from tablekeeper.read.log_changes import load_log_keys
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import bucket_field_values
 from tablekeeper.record.merge import KEY_COLUMN
@@ -116,7 +116,7 @@ def _base_values(context: WriteContext, base: BaseFile) -> list[pa.Array]:
 def _log_values(context: WriteContext, log: LogFile) -> list[pa.Array]:
     """The same of a log file, for keys of one field: what is hashed is the key."""
     types = pa.schema([(KEY_COLUMN, pa.string())])
-    keys = load_log_keys(context.store.storage, [log], key=context.key, key_types=types, visibility=BlockVisibility())
+    keys = load_log_keys(context.store.storage, [log], key=context.key, key_types=types, visibility=context.blocks)
     return [pa.concat_arrays([each[:_SAMPLED_ROWS] for each in keys])] if keys else []
 
 

@@ -22,6 +22,7 @@ from tablekeeper.format.avro_arrow import with_meta_columns
 from tablekeeper.metadata_table.indexes import load_metadata_indexes, refuse_index_loss, statistics_outdate
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import Operation
+from tablekeeper.read.log_changes import BlockVisibility
 from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
@@ -109,6 +110,7 @@ def prepare_write(
         settings=WriteSettings.of_table(options.given, key_fields=config.key_fields),
         stats_columns=indexes.columns if policy.is_enabled else (),
         runtime=environment.runtime,
+        blocks=BlockVisibility(may_share_files=config.may_have_old_log_names),
     )
     known = KnownSchema.of(table_schema, timeline)
     return WriteRequest(environment, engine, context, operation, dict(extra), policy, known)

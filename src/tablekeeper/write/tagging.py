@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from tablekeeper.engine.protocol import balanced_shares
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import BaseFile, CompletionTime, FileSlice, LogFile, RequestedTime
-from tablekeeper.read.log_changes import BlockVisibility, load_log_keys
+from tablekeeper.read.log_changes import load_log_keys
 from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN
@@ -319,4 +319,4 @@ def _match_base_file(task: TagTask, base: BaseFile, staged: _StagedKeys, matches
 def _log_keys(task: TagTask, each: SliceKeys) -> Sequence[pa.Array]:
     types = pa.schema([(KEY_COLUMN, pa.string())])
     storage, key = task.context.store.storage, task.context.key
-    return load_log_keys(storage, each.logs, key=key, key_types=types, visibility=BlockVisibility())
+    return load_log_keys(storage, each.logs, key=key, key_types=types, visibility=task.context.blocks)

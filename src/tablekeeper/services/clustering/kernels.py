@@ -126,6 +126,7 @@ def _merged_rows(task: ClusterTask, file_slice: FileSlice, dictionaries: frozens
         output=_schema(task, frozenset()),
         rule=context.rule,
         key=context.key,
+        visibility=context.blocks,
         verifies_pages=True,
     )
     for batch in read_slice(slice_task):

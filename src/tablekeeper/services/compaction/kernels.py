@@ -69,5 +69,6 @@ def _read_task(task: CompactionTask) -> SliceTask:
         output=kept,
         rule=context.rule,
         key=context.key,
+        visibility=context.blocks,
         verifies_pages=True,
     )

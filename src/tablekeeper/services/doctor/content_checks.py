@@ -13,6 +13,7 @@ from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperErro
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.model import BaseFile, FileSlice, LogFile, join_path
 from tablekeeper.read.damage import find_base_damage, find_log_damage
+from tablekeeper.read.log_changes import BlockVisibility
 from tablekeeper.services.doctor.file_checks import visible_slices
 from tablekeeper.services.doctor.report import Finding, Severity
 from tablekeeper.services.doctor.view import TableView
@@ -76,8 +77,10 @@ def check_log_files(view: TableView) -> Iterator[Finding]:
     if environment.config.version < 8:
         return
 
+    visibility = BlockVisibility(may_share_files=environment.config.may_have_old_log_names)
+
     def look(log: LogFile) -> str:
-        return find_log_damage(environment.storage, log, with_rows=view.settings.deep)
+        return find_log_damage(environment.storage, log, visibility=visibility, with_rows=view.settings.deep)
 
     logs = [log for each in _visible(view) for log in each.logs]
     damaged = {

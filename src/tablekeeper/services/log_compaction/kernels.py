@@ -17,7 +17,7 @@ import pyarrow as pa
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.model import FileSlice, WriteStat, join_path
-from tablekeeper.read.log_changes import EVERY_BLOCK, load_changes
+from tablekeeper.read.log_changes import load_changes
 from tablekeeper.record.merge import Deletes, collapse
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
@@ -47,7 +47,7 @@ def compact_logs(task: LogCompactionTask) -> WrittenFile | None:
         schema=schema,
         rule=context.rule,
         key=context.key,
-        visibility=EVERY_BLOCK,
+        visibility=context.blocks,
     )
     if loaded.has_partial_rows or not loaded.changes:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import BaseFile, Instant, LogFile
 from tablekeeper.read.damage import find_base_damage, find_log_damage
+from tablekeeper.read.log_changes import BlockVisibility
 from tablekeeper.services.plans.execute import was_rolled_back
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
@@ -31,11 +32,13 @@ def find_plan_damage(environment: TableEnvironment, instant: Instant) -> str:
     if not was_rolled_back(environment, timeline, instant.requested_at):
         return ""
 
+    visibility = BlockVisibility(may_share_files=environment.config.may_have_old_log_names)
+
     def look(file: BaseFile | LogFile) -> str:
         if isinstance(file, BaseFile):
             found = find_base_damage(environment.storage, file)
         else:
-            found = find_log_damage(environment.storage, file, with_rows=True)
+            found = find_log_damage(environment.storage, file, visibility=visibility, with_rows=True)
         return f"{file.path}: {found}" if found else ""
 
     slices = [each for work in plan.work for each in work.slices]
