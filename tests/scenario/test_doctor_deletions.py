@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import tablekeeper as tk
 from tablekeeper.cli.main import app
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
 from tablekeeper.services.doctor.explained import without_unsafe_repairs
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
@@ -80,6 +81,22 @@ def test_files_of_an_instant_that_was_lost_are_reported_and_kept(world: World) -
     report = world.table.doctor(fix=True, yes=True)
     assert "unexplained-files" in [finding.kind for finding in report.findings]
     assert world.data_files() == before
+
+
+def test_files_of_a_directory_that_was_renamed_are_reported_and_kept(world: World) -> None:
+    before = {path: world.storage.read(path) for path in world.data_files() if path.startswith("sf/")}
+    marker = world.storage.read(f"sf/{PARTITION_METADATA_NAME}")
+    for path, data in before.items():
+        world.storage.put(f"sf-old/{path[3:]}", data)
+        world.storage.delete(path)
+    world.storage.put(f"sf-old/{PARTITION_METADATA_NAME}", marker)
+    world.clock.advance(LAPSED_S + 1)
+    report = world.table.doctor(fix=True, yes=True)
+    found = {finding.kind: finding for finding in report.findings}
+    assert "misplaced-files" in found
+    assert "orphan-files" not in found
+    for path, data in before.items():
+        assert world.storage.read(f"sf-old/{path[3:]}") == data
 
 
 def test_more_than_a_few_files_are_deleted_only_if_that_is_said(world: World) -> None:

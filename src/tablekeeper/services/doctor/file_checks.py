@@ -69,7 +69,11 @@ def check_data_files(view: TableView) -> Iterator[Finding]:
         elif instant in known:
             named = known[instant]
             strange = [f for f in files if named is not None and f.path not in named and not _may_be_old(view, f)]
-            yield from _orphans(view, instant, strange, _UNNAMED)
+            names = {path.rpartition("/")[2] for path in named or ()}
+            moved = tuple(f.path for f in strange if f.name in names)
+            if moved:
+                yield _misplaced(instant, moved)
+            yield from _orphans(view, instant, [f for f in strange if f.name not in names], _UNNAMED)
         else:
             rolled_back = load_rolled_back(view) if rolled_back is None else rolled_back
             if instant in rolled_back:
@@ -202,6 +206,18 @@ def _orphans(view: TableView, instant: RequestedTime, files: list[FileInfo], why
             "later.",
             paths=young,
         )
+
+
+def _misplaced(instant: RequestedTime, paths: tuple[str, ...]) -> Finding:
+    return Finding(
+        "misplaced-files",
+        Severity.ERROR,
+        instant.value,
+        f"{len(paths)} data files of {instant} lie in another directory than the one that it wrote them to: the "
+        "directory was renamed or copied. Rows are missing, or are read twice.",
+        "Move them back. Delete them by hand only if the files that the commit names are where they were.",
+        paths=paths,
+    )
 
 
 def _unexplained(instant: RequestedTime, files: list[FileInfo]) -> Finding:
