@@ -382,6 +382,19 @@ def test_names_are_those_of_files_also_behind_links(store: LocalStorage) -> None
     assert [info.name for info in store.list_files("p")] == ["file", "linked"]
 
 
+def test_a_link_that_leads_to_itself_is_in_no_listing(store: LocalStorage) -> None:
+    store.put("p/file", b"1")
+    (store.root / "p" / "itself").symlink_to(store.root / "p" / "itself")
+    (store.root / "p" / "there").symlink_to(store.root / "p" / "back")
+    (store.root / "p" / "back").symlink_to(store.root / "p" / "there")
+    assert store.list_names("p") == ["file"]
+    assert [info.name for info in store.list_files("p")] == ["file"]
+    assert store.list_directories("p") == []
+    assert [info.path for info in store.walk("p")] == ["p/file"]
+    with pytest.raises(StorageError, match="symbolic links"):
+        store.read("p/itself")
+
+
 def test_links_are_followed_once_even_in_a_circle(store: LocalStorage, tmp_path: Path) -> None:
     store.put("p/a", b"1")
     elsewhere = tmp_path / "elsewhere"

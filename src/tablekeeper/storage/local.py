@@ -15,13 +15,14 @@ A file system may list a directory that holds no objects, which no other store d
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat as stat_modes
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
 import pyarrow as pa
 import xxhash
@@ -50,6 +51,8 @@ SCRATCH = ".hoodie/.tablekeeper/tmp"
 
 SCOPES = ".hoodie/.tablekeeper/scopes"
 """Where the scopes are, and the unpublished files of those who work through one."""
+
+T = TypeVar("T")
 
 _HIDDEN = (SCRATCH, SCOPES)
 _DELETE_WIDTH = 8
@@ -175,7 +178,8 @@ class LocalStorage:
 
     def list_names(self, directory: str) -> list[str]:
         # The kind of an entry comes with the directory; only links have to be followed.
-        return sorted(entry.name for entry in self._scan(directory) if not _is_checksum(entry) and entry.is_file())
+        entries = [entry for entry in self._scan(directory) if not _is_checksum(entry)]
+        return sorted(entry.name for entry in entries if _followed(entry, entry.is_file))
 
     def list_directories(self, directory: str) -> list[str]:
         return sorted(entry.name for entry in _directories_in(self._scan(directory), directory))
@@ -296,11 +300,8 @@ def _files_in(entries: Iterable[os.DirEntry[str]], directory: str) -> Iterator[F
     for entry in entries:
         if _is_checksum(entry):
             continue
-        try:
-            facts = entry.stat()
-        except FileNotFoundError:
-            continue  # removed since the directory was read, or a link to nothing
-        if stat_modes.S_ISREG(facts.st_mode):
+        facts = _followed(entry, entry.stat)
+        if facts is not None and stat_modes.S_ISREG(facts.st_mode):
             yield _file_info(prefix + entry.name, facts)
 
 
@@ -311,14 +312,28 @@ def _is_checksum(entry: os.DirEntry[str]) -> bool:
 
 def _directories_in(entries: Iterable[os.DirEntry[str]], directory: str) -> list[os.DirEntry[str]]:
     prefix = child_prefix(directory)
-    return [entry for entry in entries if entry.is_dir() and prefix + entry.name not in _HIDDEN]
+    return [entry for entry in entries if _followed(entry, entry.is_dir) and prefix + entry.name not in _HIDDEN]
+
+
+def _followed(entry: os.DirEntry[str], look: Callable[[], T]) -> T | None:
+    """What `look` says of the entry; None if it was removed since, or is a link to nothing or in a circle."""
+    try:
+        return look()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise storage_fault(error, action="look at the file", location=entry.path) from error
 
 
 def _is_first_visit(entry: os.DirEntry[str], linked: set[tuple[int, int]]) -> bool:
     """A directory behind a symbolic link is entered once: links can form a circle."""
     if not entry.is_symlink():
         return True
-    facts = entry.stat()
+    facts = _followed(entry, entry.stat)
+    if facts is None:
+        return False
     key = (facts.st_dev, facts.st_ino)
     seen = key in linked
     linked.add(key)
