@@ -326,3 +326,14 @@ def test_options_lists_all_options_or_those_with_a_word() -> None:
     found = run("options", "bucket.index.num").stdout
     assert "hoodie.bucket.index.num.buckets (int, default 4)" in found
     assert "clustering" not in found
+    unknown = run("options", "nothing-is-called-so")
+    assert unknown.exit_code == 1
+    assert "'nothing-is-called-so'" in unknown.stderr
+
+
+def test_a_name_that_no_utf8_has_is_refused_before_the_service_is_asked() -> None:
+    for words in (["service", "show", "\ud800"], ["service", "operations", "--status", "\udcff"]):
+        failed = run(*words, "--url", "http://127.0.0.1:1")
+        assert failed.exit_code == 1
+        assert "\\ud" in failed.stderr
+        assert "unexpected" not in failed.stderr

@@ -27,6 +27,7 @@ from tablekeeper.cli.serve import serve_commands
 from tablekeeper.cli.service import management_commands
 from tablekeeper.cli.services import service_commands
 from tablekeeper.config.options import OPTIONS
+from tablekeeper.errors import InvalidRequestError
 
 __all__ = ["app"]
 
@@ -65,9 +66,10 @@ def options(
 ) -> None:
     """The options that tables and commands take, with their defaults and what they do."""
     sought = word.lower()
-    for name, option in sorted(OPTIONS.items()):
-        if sought not in name.lower() and sought not in option.doc.lower():
-            continue
+    found = [(n, o) for n, o in sorted(OPTIONS.items()) if sought in n.lower() or sought in o.doc.lower()]
+    if not found:
+        raise InvalidRequestError(f"no option has {word!r} in its name or meaning. `tablekeeper options` lists all")
+    for name, option in found:
         if as_json:
             facts = {"name": name, "type": option.kind.__name__, "default": option.default_text, "meaning": option.doc}
             typer.echo(json_document(facts))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -40,8 +41,17 @@ class ServiceRefusedError(TablekeeperError):
 
 
 def path_of(*parts: str | int) -> str:
-    """A path of the service out of names that may hold any character."""
-    return "/" + "/".join(quote(str(part), safe="") for part in parts)
+    """A path of the service out of names that may hold any character that UTF-8 has."""
+    with _sayable(*parts):
+        return "/" + "/".join(quote(str(part), safe="") for part in parts)
+
+
+@contextmanager
+def _sayable(*parts: object) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{list(parts)!a} holds a character that no name has: half of a pair") from error
 
 
 class ServiceClient:
@@ -62,7 +72,9 @@ class ServiceClient:
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
         """The JSON (or text) at this path."""
         wanted = {name: value for name, value in (query or {}).items() if value is not None and value != ""}
-        return self._call("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None)
+        with _sayable(*wanted.values()):
+            asked = f"{path}?{urlencode(wanted)}" if wanted else path
+        return self._call("GET", asked, None)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer to this body."""
