@@ -245,6 +245,31 @@ def test_reads_refuse_what_would_show_other_rows(
     world.forget()
 
 
+@pytest.mark.parametrize("kind", ["lost", "emptied"])
+def test_a_metadata_table_without_one_of_its_files_lists_nothing(
+    healthy: Callable[[dict[str, Any]], World], kind: str
+) -> None:
+    origin = healthy({"table_type": "cow", "metadata": True})
+    expected = origin.rows()
+    counting = [file.path for file in origin.storage.list_files(".hoodie/metadata/files") if "log" in file.name]
+    assert len(counting) > 3
+    # The first of them made the metadata table, and its commit says nothing here.
+    for path in counting[1:]:
+        world = origin.copy()
+        data = world.storage.read(path)
+        if kind == "lost":
+            world.storage.delete(path)
+        else:
+            world.storage.put(path, b"")
+        for act in ("read", "clean", "cluster"):
+            with pytest.raises(CorruptTableError, match="gone" if kind == "lost" else "empty"):
+                ACTIONS[act](world.table)
+        assert [finding.kind for finding in world.table.doctor().findings] == ["stale-metadata-table"]
+        world.storage.put(path, data)
+        assert world.rows() == expected
+        world.forget()
+
+
 def _misname_timeline(storage: Storage) -> None:
     change_properties(storage, {"hoodie.timeline.path": "elsewhere"})
 

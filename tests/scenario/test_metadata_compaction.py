@@ -350,6 +350,33 @@ def test_records_that_do_not_merge_are_reported_as_damage_and_do_not_fail_the_se
     assert metadata_timeline(world.storage).pending == ()
 
 
+@pytest.mark.parametrize("partition", ["files", "column_stats", "partition_stats"])
+def test_a_merge_without_one_of_its_logs_is_refused(make: Callable[..., World], partition: str) -> None:
+    world = written(make)
+    directory = f"{METADATA_DIRECTORY}/{partition}"
+    lost = max((file.path for file in world.storage.list_files(directory)), key=lambda path: path.rpartition("_20")[2])
+    world.storage.delete(lost)
+    before = metadata_timeline(world.storage).instants
+    with pytest.raises(CorruptTableError, match="gone"):
+        keep(world)
+    assert metadata_timeline(world.storage).instants == before
+
+
+def test_a_listing_without_its_base_file_is_refused(make: Callable[..., World]) -> None:
+    world = written(make)
+    keep(world)
+    write(world, 7)
+    rows = world.rows()
+    (files,) = load_slices(world.storage)["files"]
+    assert files.base is not None
+    data = world.storage.read(files.base.path)
+    world.storage.delete(files.base.path)
+    with pytest.raises(CorruptTableError, match="gone"):
+        world.table.read()
+    world.storage.put(files.base.path, data)
+    assert world.rows() == rows
+
+
 def test_a_failing_store_is_a_note_of_the_service_that_has_done_its_work(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,8 @@ def encode_metadata_log(records: Iterable[MetadataRecord], *, instant: str, crea
 
 def decode_metadata_log(data: bytes, *, file: str) -> list[MetadataBlock]:
     """The blocks of a log file in order, without those that a later rollback block took back."""
+    if not data:
+        raise CorruptTableError(file=file, reason="the log file is empty")
     blocks: list[MetadataBlock] = []
     for block in decode_blocks(data, file=file):
         instant = block.header.get(HeaderKey.INSTANT_TIME)

@@ -62,6 +62,7 @@ from tablekeeper.metadata_table.layout import (
     load_metadata_timeline,
     metadata_config,
 )
+from tablekeeper.metadata_table.presence import refuse_lost_commits
 from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import (
     SCHEMA_KEY,
@@ -115,9 +116,10 @@ class _HeldUp:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the first look under the lock gave."""
+    """What the first look under the lock gave: what there is to merge, and all files of the metadata table."""
 
     merge: Merge | _HeldUp
+    listings: Mapping[str, Sequence[FileInfo]]
     removed: tuple[RequestedTime, ...]
     lock_held_s: float
 
@@ -183,6 +185,7 @@ def _compact(environment: OpenTable, settings: MetadataSettings, *, takes_over: 
             return MetadataCompaction(
                 removed_attempts=removed, reason=why.reason, is_held_up=why.is_due, lock_held_s=held_s
             )
+        refuse_lost_commits(environment.storage, environment.config, seen.merge.commits, seen.listings)
         try:
             bases = [_merge(environment, partition, each) for partition, each in seen.merge.slices]
         except NotFoundError as error:
@@ -210,7 +213,8 @@ def _look(environment: OpenTable, settings: MetadataSettings, *, takes_over: boo
                 removed += _drop_requested(held, config)
         state = _load_state(held, config)
         merge = state if isinstance(state, _HeldUp) else _plan(state, least=settings.compact_after)
-    return _Seen(merge, removed, held.lease.held_s)
+    listings = {} if isinstance(state, _HeldUp) else state.listings
+    return _Seen(merge, listings, removed, held.lease.held_s)
 
 
 def _plan(state: MetadataState, *, least: int) -> Merge | _HeldUp:

@@ -28,6 +28,7 @@ from tablekeeper.metadata_table.layout import (
     metadata_config,
     plan_metadata_slices,
 )
+from tablekeeper.metadata_table.presence import refuse_lost_listing
 from tablekeeper.model import join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
@@ -84,8 +85,8 @@ def open_metadata_table(
             return _load(storage, config, timeline, runtime=runtime)
         except UnsupportedFeatureError:
             return None
-        except NotFoundError:
-            # Between listing and reading, a compaction and a clean of the metadata table can replace its files.
+        except (NotFoundError, CorruptTableError):
+            # Between two looks, a compaction and a clean of the metadata table can replace its files.
             if attempt == _ATTEMPTS:
                 raise
     return None
@@ -95,6 +96,7 @@ def _load(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime:
     # In this order: a file whose instant completed after the first listing is not looked at.
     metadata_timeline = load_metadata_timeline(storage, config)
     files = storage.list_files(join_path(METADATA_DIRECTORY, FILES))
+    refuse_lost_listing(storage, config, files, metadata_timeline=metadata_timeline, data=timeline)
     slices = plan_metadata_slices(
         files,
         metadata_timeline=metadata_timeline,

@@ -1,0 +1,64 @@
+"""Whether the files of the metadata table are there: without one, files of the table vanish from listings.
+
+Every action of the table writes to the partition `files`, so that a delta commit without a file there is worth a look
+at what it says it wrote; a listing that is whole costs no read more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tablekeeper.config.table_config import TableConfig
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.metadata_log import decode_metadata_base_name
+from tablekeeper.metadata_table.compaction_plan import last_compaction, uncompacted_commits
+from tablekeeper.metadata_table.layout import FILES, METADATA_DIRECTORY, metadata_config
+from tablekeeper.model import Instant, RequestedTime, join_path
+from tablekeeper.storage import FileInfo, Storage
+from tablekeeper.timeline import Timeline, load_written_paths
+
+__all__ = ["refuse_lost_commits", "refuse_lost_listing"]
+
+_BEGINNINGS = "00000000000000"
+"""How the times begin at which Java makes the partitions of a metadata table, `files` at the first of them."""
+
+
+def refuse_lost_listing(
+    storage: Storage, config: TableConfig, files: Iterable[FileInfo], *, metadata_timeline: Timeline, data: Timeline
+) -> None:
+    """Raise `CorruptTableError` if a file of the partition `files` that counts is not among `files`."""
+    listed = list(files)
+    there = {instant for file in listed if (instant := _instant_of(file)) is not None}
+    pending = {instant.requested_at for instant in data.pending}
+    begun = last_compaction(metadata_timeline)
+    counting = [i for i in metadata_timeline.completed_writes if i.requested_at == begun]
+    counting += [i for i in uncompacted_commits(metadata_timeline) if i.requested_at not in pending]
+    without = [i for i in counting if i.requested_at not in there and not _makes_another_partition(i)]
+    refuse_lost_commits(storage, config, without, {FILES: listed})
+
+
+def refuse_lost_commits(
+    storage: Storage,
+    config: TableConfig,
+    commits: Iterable[Instant],
+    listings: Mapping[str, Sequence[FileInfo]],
+) -> None:
+    """Raise `CorruptTableError` if `listings`, by metadata partition, lack a file that one of `commits` wrote there."""
+    there = {file.path for files in listings.values() for file in files}
+    own = metadata_config(config)
+    for written in (load_written_paths(storage, own, commit) for commit in commits):
+        for path in sorted(written):
+            lies_at = join_path(METADATA_DIRECTORY, path)
+            if path.partition("/")[0] in listings and lies_at not in there:
+                raise CorruptTableError(file=lies_at, reason="it is gone, and a completed commit wrote it")
+
+
+def _makes_another_partition(commit: Instant) -> bool:
+    time = commit.requested_at.value
+    return time.startswith(_BEGINNINGS) and time.strip("0") != ""
+
+
+def _instant_of(file: FileInfo) -> RequestedTime | None:
+    name = decode_metadata_base_name(file.name) or decode_log_name(file.name)
+    return RequestedTime(name.instant) if name is not None else None
