@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tablekeeper as tk
 from tablekeeper.cli.main import app
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.partition_metadata import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.services.doctor.explained import without_unsafe_repairs
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
