@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.log_names import decode_log_name
+from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name
 from tablekeeper.metadata_table.compaction_plan import last_compaction, uncompacted_commits
 from tablekeeper.metadata_table.layout import FILES, METADATA_DIRECTORY, metadata_config
