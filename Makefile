@@ -41,6 +41,9 @@ PLANNING_ARGS ?=
 # For the chaos run. Without any: about three minutes; at full size: CHAOS_ARGS="--tables 200 --operations 2000".
 CHAOS_ARGS ?= --tables 20 --operations 80 --most-seconds 120 --patience 150
 
+# For the simulator. Without any: three minutes. For longer: SIM_ARGS="--seeds 100000 --first 1 --guided".
+SIM_ARGS ?= --seeds 1000000 --seconds 180 --guided
+
 # For the stress run: seconds, writers, store (local or s3), seed. Without any: both stores, the full length.
 STRESS_ARGS ?=
 
@@ -169,6 +172,10 @@ chaos: $(STAMP) ## The management service with instances, workers and database k
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { echo "Chaos needs PostgreSQL. Install it: apt-get install postgresql" >&2; exit 1; }
 	$(BIN)/python -m bench.chaos $(CHAOS_ARGS)
 
+.PHONY: sim
+sim: $(STAMP) ## Many processes on one simulated table, from seeds, for three minutes; SIM_ARGS="--seeds 100000" for longer
+	$(BIN)/python -m tablekeeper.testing $(SIM_ARGS)
+
 .PHONY: check
 check: $(STAMP) ## Style, types, layers and the rules of the code base
 	$(BIN)/ruff check .
@@ -182,10 +189,11 @@ docs: $(STAMP) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: ci
-ci: ## What CI runs: check, docs, test, databases, browser, fuzz, clusters, chaos, interop
+ci: ## What CI runs: check, docs, test, sim, databases, browser, fuzz, clusters, chaos, interop
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory sim
 	@$(MAKE) --no-print-directory databases
 	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory chaos

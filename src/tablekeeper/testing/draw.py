@@ -1,0 +1,92 @@
+"""Histories drawn from a seed: a table's shape, a few actors with their jobs, and what goes wrong."""
+
+from __future__ import annotations
+
+from tablekeeper.testing.chance import Chance, chance_of
+from tablekeeper.testing.history import Actor, Fault, FaultKind, History, Job, Shape
+from tablekeeper.testing.jobs import JOBS, JobKind
+
+__all__ = ["SHAPES", "draw_fault", "draw_history"]
+
+SHAPES = (
+    Shape("mor"),
+    Shape("mor"),
+    Shape("cow"),
+    Shape("mor", "bucket"),
+    Shape("mor", metadata=True),
+    Shape("cow", metadata=True),
+    Shape("mor", has_scopes=False),
+    Shape("cow", has_scopes=False),
+)
+
+_ROLES = {
+    "compactor": 4,
+    "log compactor": 3,
+    "clusterer": 4,
+    "executor": 3,
+    "canceller": 2,
+    "cleaner": 3,
+    "archiver": 2,
+    "metadata compactor": 3,
+    "repairer": 2,
+    "reader": 1,
+    "auditor": 1,
+}
+"""Who joins the first writer, and how often among the others."""
+
+_PAUSES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 30.0, 400.0)
+_SLEEPS_S = (90.0, 400.0, 400.0, 1_500.0)
+_KINDS = (
+    *[FaultKind.DEATH_BEFORE, FaultKind.DEATH_AFTER] * 3,
+    *[FaultKind.SLEEP_BEFORE, FaultKind.SLEEP_AFTER] * 4,
+    *[FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER] * 2,
+    FaultKind.SLOW,
+    FaultKind.CLOCK,
+)
+
+
+def draw_history(seed: int | str) -> History:
+    """The history of this seed."""
+    chance = chance_of("history", seed)
+    shape = chance.choice(SHAPES)
+    kinds = [kind for kind in JOBS.values() if kind.fits(shape)]
+    roles = [role for role, share in _ROLES.items() if any(kind.role == role for kind in kinds) for _ in range(share)]
+    actors = [_draw_actor(chance, "writer", 1, kinds)]
+    for number in range(2, chance.choice((3, 3, 4, 4, 5)) + 1):
+        role = "writer" if chance.random() < 0.35 else chance.choice(roles)
+        actors.append(_draw_actor(chance, role, number, kinds))
+    faults = [draw_fault(chance, actors) for _ in range(chance.choice((0, 1, 1, 1, 2, 2)))]
+    return History(shape, tuple(actors), tuple(faults), schedule=str(seed))
+
+
+def draw_fault(chance: Chance, actors: list[Actor]) -> Fault:
+    """One thing that goes wrong for one of these actors."""
+    actor = chance.choice(actors)
+    number = chance.randrange(len(actor.jobs))
+    call = chance.randrange(1, JOBS[actor.jobs[number].kind].calls + 1)
+    kind = chance.choice(_KINDS)
+    seconds = 0.0
+    if kind in (FaultKind.SLEEP_BEFORE, FaultKind.SLEEP_AFTER):
+        seconds = chance.choice(_SLEEPS_S)
+    elif kind is FaultKind.SLOW:
+        seconds = chance.choice((1.0, 20.0, 200.0))
+    elif kind is FaultKind.CLOCK:
+        seconds = chance.choice((-2.0, 2.0, 15.0))
+    return Fault(actor.name, number, call, kind, seconds)
+
+
+def _draw_actor(chance: Chance, role: str, number: int, kinds: list[JobKind]) -> Actor:
+    fitting = [kind for kind in kinds if kind.role == role]
+    weights = [kind.weight for kind in fitting]
+    jobs = tuple(
+        Job(chance.choices(fitting, weights)[0].name, chance.randrange(1 << 30), chance.choice(_PAUSES_S))
+        for _ in range(chance.choice((1, 2, 2, 3)))
+    )
+    skew_s = chance.choice((-3.0, 2.0)) if chance.random() < 0.1 else 0.0
+    return Actor(
+        f"{role.replace(' ', '_')}-{number}",
+        jobs,
+        skew_s=skew_s,
+        parallel=chance.random() < 0.1,
+        repeats_tasks=chance.random() < 0.15,
+    )

@@ -1,0 +1,156 @@
+"""One run: a history becomes what happened."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from dataclasses import dataclass, field, replace
+
+from tablekeeper.storage.memory import MemoryStorage, forget_memory
+from tablekeeper.testing.chance import chance_of
+from tablekeeper.testing.choosing import choose_by_seed, choose_by_turns
+from tablekeeper.testing.history import Actor, History
+from tablekeeper.testing.jobs import JOBS
+from tablekeeper.testing.loop import Fiber, Loop, TooLongError
+from tablekeeper.testing.process import Process
+from tablekeeper.testing.start import FIRST_WRITES, load_start
+from tablekeeper.testing.store import SimulatedStorage
+from tablekeeper.testing.story import NAME_KEY, Commit, Story, Write, puts
+from tablekeeper.testing.verdict import judge, tidy_up
+from tablekeeper.testing.watch import Post, Watch
+from tablekeeper.testing.worker import Worker, open_table
+from tablekeeper.timeline import load_commit_metadata, load_timeline
+from tablekeeper.timeline.properties_file import load_table_config
+
+__all__ = ["Outcome", "play"]
+
+_SPACE = "simulation"
+_URI = f"memory://{_SPACE}/table"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a history. `history` has the turns that were taken, so that it can be changed and played again."""
+
+    history: History
+    story: Story
+    steps: int
+    coverage: frozenset[int] = field(repr=False)
+
+    @property
+    def complaints(self) -> list[str]:
+        return self.story.complaints
+
+
+def play(history: History) -> Outcome:
+    """Let it happen, tidy up, and judge. The same history gives the same outcome, always."""
+    logger = logging.getLogger("tablekeeper")
+    level, logger.level = logger.level, logging.CRITICAL
+    try:
+        return _Run(history).play()
+    finally:
+        logger.setLevel(level)
+        forget_memory(_SPACE)
+
+
+class _Run:
+    def __init__(self, history: History) -> None:
+        forget_memory(_SPACE)
+        self._history = history
+        turns = history.turns
+        self._chooser = choose_by_seed(history.schedule) if turns is None else choose_by_turns(turns)
+        self._loop = Loop(self._chooser)
+        self._story = Story()
+        start = load_start(history.shape)
+        self._loop.now_s = start.now_s
+        self._watch = Watch(history, self._story, self._loop, _URI)
+        store = MemoryStorage(_URI, runtime=Process(self._loop, "start", seed="copy").runtime)
+        for path, content in start.files.items():
+            store.put(path, content)
+        self._note_first_writes()
+
+    def play(self) -> Outcome:
+        fibers: list[Fiber] = []
+        for actor in self._history.actors:
+            fibers.append(self._begin(actor, 0))
+        if self._go(fibers):
+            caretaker = self._process(Actor("caretaker", ()), "caretaker")
+            fibers = [self._loop.spawn(caretaker, "caretaker", lambda: self._tidy(caretaker), is_main=True)]
+            if self._go(fibers):
+                judge(self._watch)
+        taken = replace(self._history, turns=tuple(self._chooser.turns))
+        return Outcome(taken, self._story, self._loop.steps, frozenset(self._watch.coverage))
+
+    def _go(self, fibers: list[Fiber]) -> bool:
+        """Run to the end; False if that cannot be."""
+        try:
+            self._loop.run()
+        except TooLongError as error:
+            self._story.complain("bounded", str(error))
+            return False
+        for fiber, failure in self._loop.failed:
+            self._broke(fiber.name, failure)
+        return not any(complaint.startswith("broken") for complaint in self._story.complaints)
+
+    def _begin(self, actor: Actor, job: int, incarnation: int = 0) -> Fiber:
+        """A process of the actor, from this job on."""
+        name = actor.name if incarnation == 0 else f"{actor.name}/again-{incarnation}"
+        process = self._process(actor, name)
+        return self._loop.spawn(process, name, lambda: self._live(actor, process, job, incarnation), is_main=True)
+
+    def _process(self, actor: Actor, name: str) -> Process:
+        process = Process(self._loop, name, seed=name, skew_s=actor.skew_s, parallel=actor.parallel)
+        self._watch.posts[name] = Post(actor.name)
+        return process
+
+    def _live(self, actor: Actor, process: Process, first: int, incarnation: int) -> None:
+        post = self._watch.post_of(process)
+        post.job = first
+        try:
+            worker = self._worker(actor, process)
+            for number in range(first, len(actor.jobs)):
+                job = actor.jobs[number]
+                post.job, post.calls, post.doing = number, 0, job.kind
+                worker.name, worker.chance = f"{actor.name}-{number}", chance_of("job", job.kind, job.seed)
+                process.sleep(job.after_s)
+                self._watch.remark(process, f"begins {job.kind}")
+                JOBS[job.kind].run(worker)
+        except Exception as error:
+            self._broke(process.name, error)
+        finally:
+            # The next process of the actor goes on with its next job.
+            if process.is_dead and post.job + 1 < len(actor.jobs) and not self._is_over():
+                self._begin(actor, post.job + 1, incarnation + 1)
+
+    def _worker(self, actor: Actor, process: Process) -> Worker:
+        storage = SimulatedStorage(_URI, process, self._watch, has_scopes=self._history.shape.has_scopes)
+        table = open_table(storage, process, options_in=self._watch.storage, repeats_tasks=actor.repeats_tasks)
+        worker = Worker(table, process, self._story, chance_of("worker", actor.name), actor.name)
+        self._watch.post_of(process).worker = worker
+        return worker
+
+    def _tidy(self, process: Process) -> None:
+        self._watch.post_of(process).doing = "tidy up, clean and archive"
+        try:
+            tidy_up(self._worker(Actor("caretaker", ()), process))
+        except Exception as error:
+            self._broke(process.name, error)
+
+    def _broke(self, name: str, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error)[-3:])
+        self._story.complain("broken", f"{name} raised {type(error).__name__}: {error}\n{trace}")
+
+    def _is_over(self) -> bool:
+        return self._story.complaints != []
+
+    def _note_first_writes(self) -> None:
+        storage = self._watch.storage
+        config = load_table_config(storage)
+        for instant in load_timeline(storage, config).completed_writes:
+            name = load_commit_metadata(storage, config, instant).extra[NAME_KEY]
+            effect = puts(FIRST_WRITES[name])
+            time = instant.requested_at.value
+            self._story.writes[name] = Write(name, effect, "committed", time)
+            completed = "" if instant.completed_at is None else instant.completed_at.value
+            self._story.commits[time] = Commit(time, completed, name, effect)
+        self._story.states[:] = [self._story.rows()]

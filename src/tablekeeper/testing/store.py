@@ -1,0 +1,182 @@
+"""The store of a simulated process: each call is a step of the scheduler, and may go wrong.
+
+Below lies the store in memory, which keeps the contract of `storage/protocol.py`. What goes wrong is what that
+contract allows: an answer that got lost, a call that did not happen, a process that stops or dies before or after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import BinaryIO, Protocol, TypeVar
+
+from tablekeeper.errors import StorageError
+from tablekeeper.storage.memory import MemoryStorage
+from tablekeeper.storage.protocol import FileInfo, StorageSpec, VersionedBytes
+from tablekeeper.testing.history import Fault, FaultKind
+from tablekeeper.testing.loop import Call, Died
+from tablekeeper.testing.process import Process
+
+__all__ = ["CHANGES", "SimulatedStorage", "Witness"]
+
+T = TypeVar("T")
+
+_SCOPES = ".hoodie/.tablekeeper/scopes/"
+CHANGES = frozenset(
+    {"put", "put_if_absent", "replace", "delete", "delete_many", "delete_tree", "publish", "take_scope", "fence"}
+)
+"""Calls that change the store; the others only look."""
+
+
+class Witness(Protocol):
+    """Sees every call of every process."""
+
+    def fault_at(self, process: Process) -> Fault | None:
+        """What goes wrong at the call that the process is about to make; asked once a call."""
+        ...
+
+    def saw(self, process: Process, call: Call, answer: object, fault: Fault | None) -> None:
+        """A call has happened. `answer` is an error if there was one."""
+        ...
+
+
+class SimulatedStorage:
+    """The store at `uri` as one process has it."""
+
+    def __init__(self, uri: str, process: Process, witness: Witness, *, has_scopes: bool = True) -> None:
+        self._inner = MemoryStorage(uri, runtime=process.runtime)
+        self._process = process
+        self._witness = witness
+        self._has_scopes = has_scopes
+
+    @property
+    def spec(self) -> StorageSpec:
+        return self._inner.spec
+
+    @property
+    def has_scopes(self) -> bool:
+        return self._has_scopes
+
+    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+        if self._has_scopes:
+            self._step("take_scope", _SCOPES + group, lambda: self._inner.take_scope(group, *names, scope=scope))
+
+    def fence(self, target: str, *, scope: str | None = None) -> None:
+        if self._has_scopes:
+            self._step("fence", _SCOPES + target, lambda: self._inner.fence(target, scope=scope))
+
+    def stat(self, path: str) -> FileInfo | None:
+        return self._step("stat", path, lambda: self._inner.stat(path))
+
+    def read(self, path: str) -> bytes:
+        return self._step("read", path, lambda: self._inner.read(path))
+
+    def read_range(self, path: str, *, start: int, length: int) -> bytes:
+        return self._step("read_range", path, lambda: self._inner.read_range(path, start=start, length=length))
+
+    def read_versioned(self, path: str) -> VersionedBytes | None:
+        return self._step("read_versioned", path, lambda: self._inner.read_versioned(path))
+
+    def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
+        self._step("put", path, lambda: self._inner.put(path, data, scope=self._scope(scope)))
+
+    def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
+        return self._step(
+            "put_if_absent", path, lambda: self._inner.put_if_absent(path, data, scope=self._scope(scope))
+        )
+
+    def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
+        return self._step(
+            "replace", path, lambda: self._inner.replace(path, data, version=version, scope=self._scope(scope))
+        )
+
+    def delete(self, path: str, *, scope: str | None = None) -> None:
+        self._step("delete", path, lambda: self._inner.delete(path, scope=self._scope(scope)))
+
+    def delete_many(self, paths: Iterable[str], *, scope: str | None = None) -> None:
+        # As it is on every real store: one after the other, so that a death leaves a part of them.
+        for path in paths:
+            self.delete(path, scope=scope)
+
+    def delete_tree(self, prefix: str, *, scope: str | None = None) -> None:
+        self._step("delete_tree", prefix, lambda: self._inner.delete_tree(prefix, scope=self._scope(scope)))
+
+    def list_files(self, directory: str) -> list[FileInfo]:
+        return self._step("list_files", directory, lambda: self._inner.list_files(directory))
+
+    def list_names(self, directory: str) -> list[str]:
+        return self._step("list_names", directory, lambda: self._inner.list_names(directory))
+
+    def list_directories(self, directory: str) -> list[str]:
+        return self._step("list_directories", directory, lambda: self._inner.list_directories(directory))
+
+    def walk(self, directory: str) -> Iterator[FileInfo]:
+        yield from self._step("walk", directory, lambda: list(self._inner.walk(directory)))
+
+    def open_input(self, path: str) -> BinaryIO:
+        return self._step("open_input", path, lambda: self._inner.open_input(path))
+
+    def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
+        return self._output(path, self._scope(scope))
+
+    @contextmanager
+    def _output(self, path: str, scope: str | None) -> Iterator[BinaryIO]:
+        """Opening changes nothing; publishing what was written is one call."""
+        output = self._inner.open_output(path, scope=scope)
+        stream = output.__enter__()
+        try:
+            yield stream
+        except BaseException as error:
+            output.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._step("publish", path, lambda: output.__exit__(None, None, None))
+
+    def _scope(self, scope: str | None) -> str | None:
+        return scope if self._has_scopes else None
+
+    def _step(self, kind: str, path: str, call: Callable[[], T]) -> T:
+        process, witness = self._process, self._witness
+        if process.is_dead:
+            raise Died
+        about_to = Call(kind, path, kind in CHANGES)
+        if process.loop.current is None:
+            return call()
+        process.loop.park(call=about_to)
+        fault = witness.fault_at(process)
+        if fault is not None:
+            self._before(fault, path)
+        try:
+            answer = call()
+        except Exception as error:
+            witness.saw(process, about_to, error, fault)
+            raise
+        witness.saw(process, about_to, answer, fault)
+        if fault is not None:
+            self._after(fault, path)
+        return answer
+
+    def _before(self, fault: Fault, path: str) -> None:
+        match fault.kind:
+            case FaultKind.DEATH_BEFORE:
+                self._die()
+            case FaultKind.SLEEP_BEFORE:
+                self._process.stop(fault.seconds)
+            case FaultKind.SLOW:
+                self._process.sleep(fault.seconds)
+            case FaultKind.CLOCK:
+                self._process.skew_s += fault.seconds
+            case FaultKind.ERROR_BEFORE:
+                raise StorageError(f"{path}: the call was not made (simulated)", path=path, transient=True)
+
+    def _after(self, fault: Fault, path: str) -> None:
+        match fault.kind:
+            case FaultKind.DEATH_AFTER:
+                self._die()
+            case FaultKind.SLEEP_AFTER:
+                self._process.stop(fault.seconds)
+            case FaultKind.ERROR_AFTER:
+                raise StorageError(f"{path}: the answer got lost (simulated)", path=path, transient=True)
+
+    def _die(self) -> None:
+        self._process.is_dead = True
+        raise Died

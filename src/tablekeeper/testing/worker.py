@@ -1,0 +1,171 @@
+"""What the jobs of actors work with: the table as one process has it, and a report of what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from tablekeeper.config.options import Options
+from tablekeeper.engine.local import LocalEngine
+from tablekeeper.engine.protocol import Frame, Kernel, SourceKernel
+from tablekeeper.errors import (
+    CommitOutcomeUnknownError,
+    ConflictError,
+    EmptyWriteError,
+    FencedError,
+    InvalidRequestError,
+    NotFoundError,
+    PlanCancelledError,
+    PlanHeldError,
+    StorageError,
+    TablekeeperError,
+)
+from tablekeeper.storage.protocol import Storage
+from tablekeeper.table import Table
+from tablekeeper.table.writer_options import load_writer_options
+from tablekeeper.testing.chance import Chance
+from tablekeeper.testing.process import Process
+from tablekeeper.testing.story import NAME_KEY, Effect, Story, Write
+
+__all__ = ["CITIES", "KEYS", "SCHEMA", "Worker", "open_table", "rows_of", "trips"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C")
+
+SCHEMA = pa.schema([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64()), ("fare", pa.float64())])
+KEYS = {"a": "sf", "b": "sf", "c": "sf", "d": "la", "e": "la"}
+"""Keys that all writers know, with the partition that each lives in."""
+
+CITIES = ("sf", "la")
+
+_REFUSED = (ConflictError, FencedError, PlanHeldError, PlanCancelledError)
+
+
+def trips(rows: Mapping[str, tuple[str, float]]) -> pa.Table:
+    """Rows by key. All have one ordering value, so that the later commit wins."""
+    columns = {"id": list(rows), "city": [c for c, _ in rows.values()], "ts": [1] * len(rows)}
+    return pa.table({**columns, "fare": [fare for _, fare in rows.values()]}, schema=SCHEMA)
+
+
+def rows_of(frame: pa.Table) -> list[tuple[str, str, float]]:
+    """What a read returned, in an order that can be compared."""
+    return sorted(zip(*(frame.column(name).to_pylist() for name in ("id", "city", "fare")), strict=True))
+
+
+def open_table(
+    storage: Storage, process: Process, *, options_in: Storage | None = None, repeats_tasks: bool = False
+) -> Table:
+    """The table as this process has it, with the options that are remembered in it."""
+    kind = _RepeatingEngine if repeats_tasks else _SimulatedEngine
+    options = Options(None).merged_over(load_writer_options(options_in or storage))
+    return Table(storage, kind(process), options, runtime=process.runtime)
+
+
+class Worker:
+    """One process at work. `is_hurt` is set once a fault of the store has happened to it."""
+
+    def __init__(self, table: Table, process: Process, story: Story, chance: Chance, name: str) -> None:
+        self.table = table
+        self.process = process
+        self.story = story
+        self.chance = chance
+        self.name = name
+        self.is_hurt = False
+
+    def write(
+        self,
+        do: Callable[[Mapping[str, str]], Any],
+        effect: Effect,
+        *,
+        may: Sequence[type[TablekeeperError]] = (),
+    ) -> Any:
+        """Make a write, and note what was said of it. `do` gets the extra metadata that names it."""
+        write = Write(self.name, effect)
+        self.story.writes[write.name] = write
+        try:
+            result = do({NAME_KEY: write.name})
+        except TablekeeperError as error:
+            write.said = "" if self._is_open(error) else "refused"
+            self.told(error, write.name, may=may)
+            return None
+        write.said, write.instant = "committed", result.instant.value
+        self.story.counts["write committed"] += 1
+        return result
+
+    def attempt(self, what: str, do: Callable[[], T], *, may: Sequence[type[TablekeeperError]] = ()) -> T | None:
+        """Do it, and note what was said. Errors besides refusals and those of `may` are complaints."""
+        try:
+            result = do()
+        except TablekeeperError as error:
+            self.told(error, what, may=may)
+            return None
+        word = getattr(result, "outcome", "nothing" if result is None else "done")
+        self.story.counts[f"{what} {word}"] += 1
+        return result
+
+    def told(self, error: TablekeeperError, what: str, *, may: Sequence[type[TablekeeperError]] = ()) -> None:
+        """An error reached the caller."""
+        kind = what.partition(" ")[0].rpartition("-")[0] or what
+        self.story.counts[f"{kind} {type(error).__name__}"] += 1
+        if isinstance(error, ConflictError):
+            self.story.lost_to.append((what, error.beaten_by))
+        if isinstance(error, (*_REFUSED, EmptyWriteError, *may)) or (self.is_hurt and self._is_open(error)):
+            return
+        is_gone = isinstance(error, InvalidRequestError) and "there is no plan" in str(error)
+        if not is_gone:
+            self.story.complain("errors", f"{what} was told {type(error).__name__}: {error}")
+
+    def _is_open(self, error: TablekeeperError) -> bool:
+        return isinstance(error, (StorageError, CommitOutcomeUnknownError)) and not isinstance(error, NotFoundError)
+
+
+class _SimulatedEngine(LocalEngine):
+    """Runs tasks in the fibers of its process."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(threads=2 if process.parallel else 1, runtime=process.runtime)
+        self._process = process
+
+
+class _RepeatingEngine(_SimulatedEngine):
+    """Runs every other task twice: the attempt whose result does not count goes on beside, and may end late."""
+
+    may_repeat_tasks = True
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self._count = 0
+
+    def run(self, kernel: Kernel[T, R], tasks: Sequence[T], *, label: str, weights: Sequence[float] = ()) -> list[R]:
+        def twice(task: T) -> R:
+            if label != "read":
+                self._start_straggler(partial(kernel, task))
+            return kernel(task)
+
+        return super().run(twice, tasks, label=label, weights=weights)
+
+    def consume(self, kernel: SourceKernel[C, R], context: C, source: Frame, *, label: str, parts: int = 0) -> list[R]:
+        def twice(context: C, number: int, batches: Iterator[pa.RecordBatch]) -> list[R]:
+            rows = list(batches)
+            self._start_straggler(lambda: kernel(context, number, iter(rows)))
+            return kernel(context, number, iter(rows))
+
+        return super().consume(twice, context, source, label=label, parts=parts)
+
+    def _start_straggler(self, work: Callable[[], Any]) -> None:
+        self._count += 1
+        if self._count % 2 == 0:
+            return
+
+        def run() -> None:
+            try:
+                work()
+            except TablekeeperError:
+                # It was told that it is too late; whoever waits for its result has another one.
+                return
+
+        self._process.loop.spawn(self._process, f"{self._process.name}/straggler", run, is_main=True)
