@@ -152,7 +152,7 @@ class History:
         if self.kind is not ServiceKind.COMPACTION:
             return
         service = self.world.compaction(CompactionSettings(target_io_mb=self.random.choice((5, 200, 512_000))))
-        busy = self.world.draft(service).draft.left_out
+        left_out = self.world.draft(service).draft.left_out
         plan = self.world.schedule(service)
         if plan is None:
             return
@@ -160,14 +160,14 @@ class History:
         requested = Instant(plan.instant, Action.COMPACTION, State.REQUESTED)
         content = load_content(self.world.storage, self.world.config, requested)
         decoded = decode_compaction_plan(content, file="plan")
-        unrecorded = {each.partition for each in busy if each.reason == "busy in another plan"}
-        others = {each.partition for each in busy if each.comes_back and each.reason != "busy in another plan"}
+        unrecorded = {each.partition for each in left_out if each.reason == "in another plan"}
+        others = {each.partition for each in left_out if each.comes_back and each.reason != "in another plan"}
         missing = tuple(p for p in decoded.missing_schedule_partitions if p not in unrecorded - others)
         javas = CompactionPlan(decoded.operations, missing_schedule_partitions=missing)
         self.world.storage.put(instant_path(self.world.config, requested), encode_compaction_plan(javas))
 
     def plan_elsewhere(self) -> None:
-        """A plan of the other service, which makes file groups busy."""
+        """A plan of the other service, which plans file groups."""
         plan = self.world.schedule(self.other_service())
         if plan is not None:
             self.other_plans.append(plan.instant)

@@ -117,7 +117,7 @@ def test_tables_are_listed_page_by_page_and_searched_literally(store: SqlJobStor
     assert [table.table_name for table in (*first, *rest)] == ["a_1", "ab1", "A%2"]
     assert [table.table_name for table in store.list_tables(TableFilter(search="a_"), Page())] == ["a_1"]
     assert [table.table_name for table in store.list_tables(TableFilter(search="a%"), Page())] == ["A%2"]
-    assert store.count_tables(TableFilter(search="lake/a")) == 3
+    assert len(store.list_tables(TableFilter(search="lake/a"), Page())) == 3
 
 
 def test_policies_come_from_table_database_and_default(store: SqlJobStore, table_id: int) -> None:
@@ -327,7 +327,7 @@ def test_work_of_paused_and_quarantined_tables_waits(store: SqlJobStore, table_i
     store.set_paused(table_id, is_paused=False)
     store.quarantine_table(table_id, "unreadable")
     assert store.load_work(10).queued == ()
-    assert store.count_tables(TableFilter(is_quarantined=True)) == 1
+    assert len(store.list_tables(TableFilter(is_quarantined=True), Page())) == 1
     store.quarantine_table(table_id, "")
     assert len(store.load_work(10).queued) == 1
 

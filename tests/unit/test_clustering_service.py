@@ -66,8 +66,8 @@ class AllTogether:
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return PartitionChoice(tuple(partitions))
 
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
-        free = [each for each in slices if each.group not in busy]
+    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
+        free = [each for each in slices if each.group not in planned]
         partitions = sorted({each.group.partition for each in free})
         return Draft(tuple(Work(tuple(each for each in free if each.group.partition == p)) for p in partitions))
 
@@ -230,7 +230,7 @@ def test_a_rewrite_replaces_all_groups_that_it_read_by_partition(builder: TableB
     storage = builder.storage(table)
     attempt, snapshot = _attempt(storage)
     service = _service()
-    draft = service.plan(snapshot, busy=frozenset())
+    draft = service.plan(snapshot, planned=frozenset())
     plan = _decoded(_encoded(service, Plan(draft.work)))
 
     rewritten = service.rewrite(attempt, plan)
@@ -248,7 +248,7 @@ def test_a_rewrite_by_a_column_that_is_not_there_is_refused_before_anything_is_w
     storage = builder.storage(table)
     attempt, snapshot = _attempt(storage)
     service = _service(OutputLayout(ClusteringOrder(("fair",))))
-    plan = _decoded(_encoded(service, Plan(service.plan(snapshot, busy=frozenset()).work)))
+    plan = _decoded(_encoded(service, Plan(service.plan(snapshot, planned=frozenset()).work)))
     before = [file.path for file in storage.walk("")]
     with pytest.raises(InvalidRequestError, match="did you mean fare"):
         service.rewrite(attempt, plan)
@@ -262,7 +262,7 @@ def test_a_plan_that_could_not_be_carried_out_is_not_made(builder: TableBuilder)
     layout = OutputLayout(ClusteringOrder(("fair",)))
     service = Clustering(AllTogether(), layout, schema=TRIPS)
     with pytest.raises(InvalidRequestError, match="did you mean fare"):
-        service.plan(snapshot, busy=frozenset())
+        service.plan(snapshot, planned=frozenset())
 
 
 def test_tables_with_a_bucket_index_are_not_clustered(builder: TableBuilder) -> None:
@@ -275,7 +275,7 @@ def test_tables_with_a_bucket_index_are_not_clustered(builder: TableBuilder) -> 
 
     for service in (_service(by_bucket=True), _service()):
         with pytest.raises(UnsupportedFeatureError, match="bucket"):
-            service.plan(snapshot, busy=frozenset())
+            service.plan(snapshot, planned=frozenset())
     with pytest.raises(UnsupportedFeatureError, match="bucket"):
         _service().rewrite(replace(attempt, context=told), plan)
     # One who was not told finds it out by the names of the file groups.

@@ -44,8 +44,8 @@ def shape(draft: Draft) -> list[tuple[list[str], int]]:
     return [([each.group.file_id for each in work.slices], work.outputs) for work in draft.work]
 
 
-def plan(chosen: ClusteringStrategy, *slices: FileSlice, busy: Sequence[FileSlice] = ()) -> Draft:
-    return chosen.plan(slices, busy=frozenset(each.group for each in busy))
+def plan(chosen: ClusteringStrategy, *slices: FileSlice, planned: Sequence[FileSlice] = ()) -> Draft:
+    return chosen.plan(slices, planned=frozenset(each.group for each in planned))
 
 
 def test_small_files_of_a_partition_go_together_the_largest_first() -> None:
@@ -94,9 +94,9 @@ def test_a_partition_that_is_cut_in_the_middle_comes_back_too() -> None:
 
 def test_busy_slices_come_back() -> None:
     taken = file_slice("t", 1)
-    draft = plan(strategy(), taken, file_slice("f", 1), busy=[taken])
+    draft = plan(strategy(), taken, file_slice("f", 1), planned=[taken])
     assert shape(draft) == [(["f"], 1)]
-    assert draft.left_out == (LeftOut("p", "busy in another plan", 1, taken.size, comes_back=True),)
+    assert draft.left_out == (LeftOut("p", "in another plan", 1, taken.size, comes_back=True),)
 
 
 def test_a_single_file_that_would_stay_one_is_left_alone_where_that_is_asked_for() -> None:

@@ -56,8 +56,8 @@ def names(draft: Draft) -> list[str]:
     return [each.group.file_id for work in draft.work for each in work.slices]
 
 
-def plan(chosen: CompactionStrategy, *slices: FileSlice, busy: Sequence[FileSlice] = ()) -> Draft:
-    return chosen.plan(slices, busy=frozenset(each.group for each in busy))
+def plan(chosen: CompactionStrategy, *slices: FileSlice, planned: Sequence[FileSlice] = ()) -> Draft:
+    return chosen.plan(slices, planned=frozenset(each.group for each in planned))
 
 
 def test_the_metrics_of_a_slice_have_the_names_and_whole_megabytes_that_java_expects() -> None:
@@ -95,10 +95,10 @@ def test_every_strategy_leaves_out_busy_groups_and_slices_without_logs_and_says_
     day = "2025/12/31"
     chosen = strategy(name, partition_regex="2025")
     taken, bare, free = (file_slice(n, partition=day, logs=logs) for n, logs in (("t", (1,)), ("b", ()), ("f", (1,))))
-    draft = plan(chosen, taken, bare, free, busy=[taken])
+    draft = plan(chosen, taken, bare, free, planned=[taken])
     assert names(draft) == ["f"]
     assert LeftOut(day, "no log files", 1, bare.size, comes_back=False) in draft.left_out
-    assert LeftOut(day, "busy in another plan", 1, taken.size, comes_back=True) in draft.left_out
+    assert LeftOut(day, "in another plan", 1, taken.size, comes_back=True) in draft.left_out
 
 
 def test_unbounded_takes_everything_that_has_logs() -> None:
@@ -199,10 +199,10 @@ def test_log_compaction_takes_slices_with_many_log_files_or_blocks() -> None:
     counted = LogCompactionStrategy(
         LogCompactionSettings(), blocks=lambda each: 7 if each.group.file_id == "blocks" else len(each.logs)
     )
-    draft = counted.plan([few, many, blocks], busy=frozenset())
+    draft = counted.plan([few, many, blocks], planned=frozenset())
     assert names(draft) == ["many", "blocks"]
     assert draft.left_out == (LeftOut("p", "less than 5 log blocks", 1, few.size),)
-    by_files = LogCompactionStrategy(LogCompactionSettings()).plan([few, many, blocks], busy=frozenset([many.group]))
+    by_files = LogCompactionStrategy(LogCompactionSettings()).plan([few, many, blocks], planned=frozenset([many.group]))
     assert (names(by_files), by_files.missing) == ([], ("p",))
 
 

@@ -84,7 +84,7 @@ def plan(*logs: int, log_compactions: tuple[int, ...] = (), pending: int | None 
         parse_table_config(properties, file="properties"), Timeline.of(instants), None, {GROUP: (file_slice,)}, ("sf",)
     )
     service = LogCompaction(LogCompactionStrategy(LogCompactionSettings(blocks_threshold=blocks)))
-    return service.plan(snapshot, busy=frozenset())
+    return service.plan(snapshot, planned=frozenset())
 
 
 def planned(draft: Draft) -> list[str]:

@@ -39,11 +39,6 @@ class Evolution:
     widened: tuple[TypeChange, ...]
     missing: tuple[str, ...]
 
-    @property
-    def changes_table(self) -> bool:
-        """Whether the table's schema is not what it was."""
-        return bool(self.added or self.widened)
-
 
 @dataclass(slots=True)
 class _Findings:

@@ -371,7 +371,7 @@ def _plan(
     request: WriteRequest, write: OpenWrite, by_partition: dict[str, list[StagedBatch]], snapshot: Snapshot | None
 ) -> list[PlannedRows]:
     only_updates = request.operation is Operation.DELETE and not _may_share_with_earlier(request, write)
-    busy = load_planned_groups(request.environment, write.at_start)
+    in_plans = load_planned_groups(request.environment, write.at_start)
     new_buckets = _new_buckets(request, write)
     slices: dict[str, list[FileSlice]] = defaultdict(list)
     # A bulk insert makes new groups, however small the present files are.
@@ -381,7 +381,7 @@ def _plan(
     tagged = _look_up(request, write, by_partition, slices) if request.tags_keys else {}
     planned: list[PlannedRows] = []
     for partition, staged in sorted(by_partition.items()):
-        rows = partition_rows(partition, staged, slices[partition], tagged.get(partition, ()), busy=busy)
+        rows = partition_rows(partition, staged, slices[partition], tagged.get(partition, ()), planned=in_plans)
         if request.has_buckets:
             planned += plan_buckets(rows, is_mor=request.is_mor, only_updates=only_updates, new_buckets=new_buckets)
         else:

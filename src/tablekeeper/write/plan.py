@@ -131,7 +131,7 @@ class PartitionRows:
 
     Slices whose keys were looked up have an entry in `looked_up`, by their place among `slices`, whether or not any
     were found. `known_rows` of the staged ones have a key that was found; fewer if `counts_twice`, where slices that
-    several tasks looked into may share keys. Groups that are `busy` are about to be rewritten by a pending table
+    several tasks looked into may share keys. Groups that are `planned` are about to be rewritten by a pending table
     service and take no new rows.
     """
 
@@ -142,7 +142,7 @@ class PartitionRows:
     tags: tuple[Tags, ...] = ()
     known_rows: int = 0
     counts_twice: bool = False
-    busy: frozenset[FileGroupId] = frozenset()
+    planned: frozenset[FileGroupId] = frozenset()
 
     @property
     def row_count(self) -> int:
@@ -155,7 +155,7 @@ def partition_rows(
     slices: Sequence[FileSlice],
     tagged: Sequence[Tagged],
     *,
-    busy: frozenset[FileGroupId],
+    planned: frozenset[FileGroupId],
 ) -> PartitionRows:
     """What the look-ups found in a partition, put together."""
     return PartitionRows(
@@ -166,7 +166,7 @@ def partition_rows(
         tags=tuple(each.tags for each in tagged),
         known_rows=sum(each.rows for each in tagged),
         counts_twice=sum(len(each.tags.batches) for each in tagged) > len(staged),
-        busy=busy,
+        planned=planned,
     )
 
 
@@ -254,7 +254,7 @@ def _insert_targets(rows: PartitionRows, settings: WriteSettings, count: int, *,
         if s.base is not None
         and s.base.size < settings.small_file_bytes
         and not (is_mor and s.logs)
-        and s.group not in rows.busy
+        and s.group not in rows.planned
     ]
     for size, _, place in sorted(small):
         if count <= 0:

@@ -102,11 +102,6 @@ class Database:
         """So many seconds from now, as a SQL expression."""
         return self.now + round(seconds * 1000)
 
-    @property
-    def skips_locked(self) -> bool:
-        """Whether rows can be claimed past those that others are claiming."""
-        return self.engine.dialect.name != "sqlite"
-
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run queries in one transaction."""
         return self._run(work, {})

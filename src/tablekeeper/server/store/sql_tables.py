@@ -72,10 +72,6 @@ class SqlTables:
         )
         return self._database.read(lambda connection: [table_of(row) for row in connection.execute(query)])
 
-    def count_tables(self, wanted: TableFilter) -> int:
-        query = select(func.count()).select_from(JOINED).where(*table_conditions(wanted))
-        return int(self._database.read(lambda connection: connection.execute(query).scalar_one()))
-
     def change_policy(self, table_id: int, policy: Policy) -> ManagedTable:
         return self._change(table_id, policy=json_text(policy.to_json()), look_at_ms=self._database.now, idle_looks=0)
 

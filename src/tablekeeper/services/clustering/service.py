@@ -45,12 +45,12 @@ class Clustering(StrategyService):
         self._layout = layout
         self._by_bucket = by_bucket
 
-    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
+    def plan(self, snapshot: Snapshot, *, planned: frozenset[FileGroupId]) -> Draft:
         if self._by_bucket or look_like_buckets(snapshot.latest):
             raise _no_buckets(snapshot.config.name)
         if self._schema is not None:
             refuse_bad_order(self._layout.order, self._schema)
-        return self._strategy.plan(snapshot.latest, busy=busy)
+        return self._strategy.plan(snapshot.latest, planned=planned)
 
     @property
     def plan_strategy(self) -> Strategy:

@@ -4,8 +4,7 @@ A class of a user's own derives from `ClusteringStrategy`, overrides `choose_par
 `group_slices`, and is named by its Python path in the options, or registered.
 
 Where Java forgets partitions that its own next plan would take, they come back here: partitions that have to wait for
-their hour (DAY_ROLLING), that were not among the selected ones, and those with file groups that are busy in another
-plan.
+their hour (DAY_ROLLING), that were not among the selected ones, and those with file groups in another plan.
 """
 
 from __future__ import annotations
@@ -20,7 +19,12 @@ from tablekeeper.config.service_settings import SCOPE_PARAM, ClusteringSettings,
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.model import FileGroupId, FileSlice, Work
 from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
-from tablekeeper.services.plans.strategies import StrategyRegistry, leave_out_partitions, leave_out_slices, split_busy
+from tablekeeper.services.plans.strategies import (
+    StrategyRegistry,
+    leave_out_partitions,
+    leave_out_slices,
+    split_planned,
+)
 
 __all__ = [
     "CLUSTERING_STRATEGIES",
@@ -111,14 +115,14 @@ class ClusteringStrategy:
             room -= size
         return [Work(tuple(group), self.outputs_of(group)) for group in groups]
 
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
+    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
         """Groups of slices, partition by partition, as many as a plan may have."""
         candidates = [each for each in slices if self.is_candidate(each)]
         passed = {each.group for each in candidates}
         large = leave_out_slices(
             (each for each in slices if each.group not in passed), reason=self.passed_over, comes_back=False
         )
-        free, taken = split_busy(candidates, busy)
+        free, taken = split_planned(candidates, planned)
         by_partition: dict[str, list[FileSlice]] = defaultdict(list)
         for each in free:
             by_partition[each.group.partition].append(each)

@@ -20,8 +20,8 @@ class Compaction(StrategyService):
 
     kind = ServiceKind.COMPACTION
 
-    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
-        return self._strategy.plan(snapshot.latest, busy=busy)
+    def plan(self, snapshot: Snapshot, *, planned: frozenset[FileGroupId]) -> Draft:
+        return self._strategy.plan(snapshot.latest, planned=planned)
 
     @property
     def plan_strategy(self) -> Strategy:

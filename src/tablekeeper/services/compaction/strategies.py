@@ -4,7 +4,7 @@ A class of a user's own derives from `CompactionStrategy`, overrides `choose_par
 named by its Python path in the options, or registered.
 
 Where Java forgets partitions that its own next plan would take, they come back here: partitions that are too young for
-`UnBoundedPartitionAwareCompactionStrategy`, and those with file groups that are busy in another plan.
+`UnBoundedPartitionAwareCompactionStrategy`, and those with file groups in another plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tablekeeper.services.plans.strategies import (
     day_of_partition,
     leave_out_partitions,
     leave_out_slices,
-    split_busy,
+    split_planned,
 )
 from tablekeeper.timeline.plans import slice_metrics
 
@@ -98,9 +98,9 @@ class CompactionStrategy:
         """Which of these slices, which all have logs and are free, to compact; all of them here."""
         return SliceChoice(tuple(slices))
 
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
+    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
         """One piece of work a slice, the most urgent first."""
-        free, taken = split_busy([each for each in slices if each.logs], busy)
+        free, taken = split_planned([each for each in slices if each.logs], planned)
         bare = leave_out_slices((each for each in slices if not each.logs), reason="no log files", comes_back=False)
         choice = self.choose_slices(free)
         work = tuple(Work((each,)) for each in choice.chosen)

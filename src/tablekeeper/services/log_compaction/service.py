@@ -30,12 +30,12 @@ class LogCompaction(StrategyService):
 
     kind = ServiceKind.LOG_COMPACTION
 
-    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
+    def plan(self, snapshot: Snapshot, *, planned: frozenset[FileGroupId]) -> Draft:
         limit = _first_pending_write(snapshot.timeline)
         settled = {each.group: _settled(each, before=limit) for each in snapshot.latest}
         merged = {each: _merged(settled[each], snapshot.timeline) for each in settled}
         worth = [each for each in merged.values() if len(each.logs) != 1]
-        draft = self._strategy.plan(worth, busy=busy)
+        draft = self._strategy.plan(worth, planned=planned)
         work = tuple(replace(each, slices=tuple(settled[s.group] for s in each.slices)) for each in draft.work)
         single = leave_out_slices(
             (settled[group] for group, each in merged.items() if len(each.logs) == 1),

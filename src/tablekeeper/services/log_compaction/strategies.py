@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tablekeeper.config.service_settings import SCOPE_PARAM, LogCompactionSettings
 from tablekeeper.model import FileGroupId, FileSlice, Work
 from tablekeeper.services.plans.service import Draft, PartitionChoice
-from tablekeeper.services.plans.strategies import leave_out_slices, split_busy
+from tablekeeper.services.plans.strategies import leave_out_slices, split_planned
 
 __all__ = ["LogCompactionStrategy"]
 
@@ -48,9 +48,9 @@ class LogCompactionStrategy:
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
         return PartitionChoice(tuple(partitions))
 
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
+    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
         """One piece of work a slice."""
-        free, taken = split_busy([each for each in slices if each.logs], busy)
+        free, taken = split_planned([each for each in slices if each.logs], planned)
         bare = leave_out_slices((each for each in slices if not each.logs), reason="no log files", comes_back=False)
         least = self.settings.blocks_threshold
         enough = [each for each in free if len(each.logs) >= least or self._blocks(each) >= least]

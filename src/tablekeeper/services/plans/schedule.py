@@ -108,8 +108,8 @@ def load_draft(environment: TableEnvironment, service: Service, *, flags: PlanFl
     )
     choice = choose_partitions(environment, timeline, service, window)
     snapshot = _load_snapshot(environment, timeline, choice.chosen)
-    busy = load_planned_groups(environment, timeline, with_cancellable=flags.cancellable)
-    draft = service.plan(snapshot, busy=busy)
+    planned = load_planned_groups(environment, timeline, with_cancellable=flags.cancellable)
+    draft = service.plan(snapshot, planned=planned)
     return Drafted(replace(draft, left_out=(*choice.left_out, *draft.left_out)), window, snapshot)
 
 
@@ -210,8 +210,8 @@ def _with_news(
         draft = _advance(draft, instant, commit, takes_logs=takes_logs)
     if now.pending == drafted.timeline.pending:
         return draft
-    busy = load_planned_groups(environment, now, with_cancellable=with_cancellable)
-    return _without(draft, busy, reason="in a plan that was scheduled meanwhile")
+    planned = load_planned_groups(environment, now, with_cancellable=with_cancellable)
+    return _without(draft, planned, reason="in a plan that was scheduled meanwhile")
 
 
 def _advance(draft: Draft, instant: Instant, commit: CommitMetadata, *, takes_logs: bool) -> Draft:

@@ -105,7 +105,7 @@ class Service(Protocol):
         """Which of these partitions to look into. Pure."""
         ...
 
-    def plan(self, snapshot: Snapshot, *, busy: frozenset[FileGroupId]) -> Draft:
+    def plan(self, snapshot: Snapshot, *, planned: frozenset[FileGroupId]) -> Draft:
         """What to rewrite of the partitions in `snapshot`, leaving alone the groups that others plan to. Pure."""
         ...
 

@@ -27,7 +27,7 @@ __all__ = [
     "day_of_partition",
     "leave_out_partitions",
     "leave_out_slices",
-    "split_busy",
+    "split_planned",
 ]
 
 _DAY = re.compile(r"(\d{4})[/-]?(\d{1,2})[/-]?(\d{1,2})(?!\d)")
@@ -74,8 +74,8 @@ class PlanningStrategy(Protocol):
         """Which of these partitions to look into."""
         ...
 
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
-        """What to rewrite of these slices. `busy` file groups belong to other plans."""
+    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
+        """What to rewrite of these slices. `planned` file groups belong to other plans."""
         ...
 
 
@@ -192,8 +192,8 @@ class OnlyPartitions:
         unasked = leave_out_partitions(others, reason="not asked for", comes_back=True)
         return PartitionChoice(choice.chosen, (*unasked, *choice.left_out))
 
-    def plan(self, slices: Sequence[FileSlice], *, busy: frozenset[FileGroupId]) -> Draft:
-        return self.strategy.plan(slices, busy=busy)
+    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
+        return self.strategy.plan(slices, planned=planned)
 
 
 def leave_out_slices(slices: Iterable[FileSlice], *, reason: str, comes_back: bool) -> tuple[LeftOut, ...]:
@@ -211,8 +211,8 @@ def leave_out_partitions(partitions: Iterable[str], *, reason: str, comes_back: 
     return tuple(LeftOut(partition, reason, comes_back=comes_back) for partition in partitions)
 
 
-def split_busy(
-    slices: Iterable[FileSlice], busy: frozenset[FileGroupId]
+def split_planned(
+    slices: Iterable[FileSlice], planned: frozenset[FileGroupId]
 ) -> tuple[list[FileSlice], tuple[LeftOut, ...]]:
     """Slices that are free, and an account of the others.
 
@@ -222,8 +222,8 @@ def split_busy(
     free: list[FileSlice] = []
     taken: list[FileSlice] = []
     for each in slices:
-        (taken if each.group in busy else free).append(each)
-    return free, leave_out_slices(taken, reason="busy in another plan", comes_back=True)
+        (taken if each.group in planned else free).append(each)
+    return free, leave_out_slices(taken, reason="in another plan", comes_back=True)
 
 
 def day_of_partition(partition: str) -> dt.date:

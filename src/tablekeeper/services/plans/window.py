@@ -5,7 +5,7 @@ the last completed plan of the same service, and takes every instant that comple
 greatest requested time: whatever completed before it, it saw; what it saw and did not take, it recorded as missing.
 
 For this to be true of every plan, a plan records as missing
-- partitions with file groups that were busy in another plan, because the other one may be given up later,
+- partitions with file groups in another plan, because the other one may be given up later,
 - partitions touched while it was being made, whose commits completed before its requested time,
 - partitions that its strategy filtered out or cut short, as far as the strategy would take them another time.
 
@@ -328,7 +328,7 @@ def _load_rollback(environment: TableEnvironment, rollback: Instant) -> Rollback
 def _load_planned_before(
     environment: TableEnvironment, timeline: Timeline, last: _LastPlan
 ) -> Iterable[tuple[str, Instant]]:
-    """Partitions of plans that were busy when somebody else made the last plan, and may have gone unrecorded."""
+    """Partitions of plans that waited when another program made the last plan, and that it may not have recorded."""
     if last.is_ours:
         return
     for instant in timeline.pending_plans:
