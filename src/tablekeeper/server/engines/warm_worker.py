@@ -25,6 +25,7 @@ _LOG = logging.getLogger("tablekeeper.worker")
 _TICK_S = 0.2
 _IDLE_S = 300.0
 _WIDTH = 4
+_GRACE_S = 30.0
 
 
 def worker_command(folder: Path, *, master: str) -> tuple[str, ...]:
@@ -32,10 +33,17 @@ def worker_command(folder: Path, *, master: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tablekeeper.server.engines.warm_worker", str(folder), master or "local[*]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Running:
+    """A job under way. `ending` is what is told of it if it does not end by itself until then, or fails."""
+
     job: Job
     until_s: float
+    ending: JobReport | None = None
+
+    def report(self, report: JobReport) -> JobReport:
+        """What came of it: whoever was asked to stop and had finished by then has finished."""
+        return self.ending if self.ending is not None and report.outcome is AttemptOutcome.FAILED else report
 
 
 class Spool:
@@ -73,22 +81,29 @@ class Spool:
             logging.getLogger().removeHandler(handler)
             handler.close()
         # Whoever removes it from the running ones says what came of it.
-        if self._running.pop(job.name, None) is not None:
-            save_report(Path(job.result_path), report)
+        running = self._running.pop(job.name, None)
+        if running is not None:
+            save_report(Path(job.result_path), running.report(report))
 
     def end_overdue(self) -> None:
-        """End what somebody wants cancelled, and what has run too long."""
+        """End what somebody wants cancelled, and what has run too long.
+
+        A thread cannot be ended: it is waited for, a while, because it may be about to commit.
+        """
         now_s = self._runtime.clock.monotonic_s()
         for name, running in list(self._running.items()):
+            if running.ending is not None:
+                if now_s >= running.until_s and self._running.pop(name, None) is not None:
+                    save_report(Path(running.job.result_path), running.ending)
+                continue
             is_cancelled = (self._folder / f"{name}.cancel").exists()
             if not is_cancelled and now_s < running.until_s:
                 continue
-            if self._running.pop(name, None) is None:
-                continue
-            self._spark.sparkContext.cancelJobGroup(name)
             outcome = AttemptOutcome.CANCELLED if is_cancelled else AttemptOutcome.TIMED_OUT
             message = "it was asked to stop" if is_cancelled else "it ran longer than its time limit"
-            save_report(Path(running.job.result_path), JobReport(JobState.ENDED, outcome=outcome, message=message))
+            running.until_s = now_s + _GRACE_S
+            running.ending = JobReport(JobState.ENDED, outcome=outcome, message=message)
+            self._spark.sparkContext.cancelJobGroup(name)
 
     def _report(self, job: Job) -> JobReport:
         def tell_plan(instant: str) -> None:

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.engines.protocol import JobReport, JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, settle
-from tablekeeper.server.model import AttemptOutcome, Signal
+from tablekeeper.server.model import AttemptOutcome, Operation, Signal
 from tablekeeper.server.store.protocol import EndedAttempt, LeaseLostError
 
 __all__ = ["WatchLoop"]
@@ -79,11 +80,24 @@ class WatchLoop:
             self._context.engines.find(watched.engine).cancel(watched.job_id)
             watched.is_cancelling = True
 
+    def _has_completed(self, operation: Operation) -> bool:
+        """Whether the timeline has its plan as completed: what is asked to stop may just have committed."""
+        if not (operation.is_planned and operation.action.has_plan):
+            return False
+        try:
+            summary = self._context.look(self._context.store.load_table(operation.table_id))
+        except (TablekeeperError, OSError) as error:
+            _LOG.warning("operation %d: cannot look at its plan: %s", operation.operation_id, error)
+            return False
+        return operation.instant in summary.completed
+
     def _settle(self, watched: Watched, report: JobReport) -> None:
         store = self._context.store
         outcome = report.outcome or AttemptOutcome.LOST
         message = report.message if report.outcome is not None else "its worker vanished without a word"
         operation = store.load_operation(watched.operation.operation_id)
+        if outcome is AttemptOutcome.CANCELLED and self._has_completed(operation):
+            outcome, message = AttemptOutcome.COMPLETED, "it had completed when it was asked to stop"
         verdict = judge_attempt(
             operation,
             outcome,
