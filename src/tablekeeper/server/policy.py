@@ -64,7 +64,7 @@ class Policy:
     How: `order_by` and `layout` of clusterings, `keep_commits` or `keep_hours` of cleans, `cancellable` plans,
     `windows` of the day outside of which nothing starts but what somebody asks for by hand.
     Freshness: `fresh_within_s`, `max_log_files` (delta commits not yet compacted) and `max_read_amplification`; what
-    is furthest behind its target runs first, inside its priority and share.
+    is to be done earliest for them runs first, inside its priority and share.
     Runs: `engine`, `fallback_engine` (for what the engine refuses), `max_failures`, `time_limit_s`, and `options` in
     Hudi's names.
     """

@@ -21,9 +21,11 @@ from tablekeeper.server.api.permissions import Caller, digest_of, new_secret, pa
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.api.shown import shown_alarm, shown_attempt, shown_instance, shown_operation, shown_table
 from tablekeeper.server.api.writers import DEFAULT_DATABASE, TimelineLookup, free_name
+from tablekeeper.server.decisions.estimate import RUNS_COMPARED, Estimate, estimate_run
 from tablekeeper.server.decisions.explain import explain_operation
 from tablekeeper.server.engines.files import load_log_tail
 from tablekeeper.server.model import (
+    FINISHED,
     AttemptOutcome,
     ManagedTable,
     Operation,
@@ -253,13 +255,17 @@ class AdminCalls:
         caller.require(Role.VIEWER)
         operation, table = self._operation(caller, operation_id)
         attempts = self._store.load_attempts(operation_id)
-        return {**shown_operation(operation, table), "attempts": [shown_attempt(each) for each in attempts]}
+        return {
+            **shown_operation(operation, table),
+            "estimate": self._estimate(operation, table).to_json(),
+            "attempts": [shown_attempt(each) for each in attempts],
+        }
 
     def explain_operation(self, caller: Caller, operation_id: int) -> list[str]:
         """Why it waits, runs or ended as it did, in sentences."""
         caller.require(Role.VIEWER)
         operation, table = self._operation(caller, operation_id)
-        return explain_operation(
+        reasons = explain_operation(
             operation,
             table,
             self._store.load_attempts(operation_id),
@@ -267,6 +273,15 @@ class AdminCalls:
             self._limits,
             now_ms=self._store.now_ms(),
         )
+        is_over = operation.status in FINISHED
+        return reasons if is_over else [*reasons, *self._estimate(operation, table).sentences()]
+
+    def _estimate(self, operation: Operation, table: ManagedTable) -> Estimate:
+        """What a run of it saves and costs, judging by the last look and the last runs."""
+        done = OperationFilter(table.table_id, statuses=(Status.COMPLETED,), actions=(operation.action,))
+        past = self._store.list_operations(done, Page(limit=RUNS_COMPARED))
+        attempts = [newest for each in past for newest in self._store.load_attempts(each.operation_id)[:1]]
+        return estimate_run(operation.action, table.facts, attempts)
 
     def operation_log(self, caller: Caller, operation_id: int, *, attempt: int | None = None) -> str:
         """The end of the output of an attempt (the newest one by default), also while it runs."""

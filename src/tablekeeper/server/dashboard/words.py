@@ -8,6 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tablekeeper.server.decisions.sizes import size_text
+
 __all__ = ["about_ago", "filters", "moment", "span", "word"]
 
 _NONE = "\u2013"
@@ -55,14 +57,7 @@ def about_ago(moment_ms: int | None, *, now_ms: int) -> Markup | str:
 
 def size(count: float | None) -> str:
     """Bytes in powers of 1024."""
-    if count is None:
-        return _NONE
-    amount, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(amount) < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+    return _NONE if count is None else size_text(count)
 
 
 def number(count: int | None) -> str:

@@ -15,7 +15,7 @@ from tablekeeper.server.model import ServiceAction, TableFacts, unplanned_instan
 from tablekeeper.server.policy import MINUTES_PER_DAY, Policy
 from tablekeeper.table.summary import TimelineSummary
 
-__all__ = ["REMEMBERED", "DueWork", "Outlook", "foresee", "plan_due", "table_facts"]
+__all__ = ["REMEMBERED", "DueWork", "Outlook", "foresee", "misses_target", "plan_due", "table_facts"]
 
 NOTHING_FOUND: Mapping[ServiceAction, str] = {}
 REMEMBERED = frozenset({ServiceAction.CLUSTERING, ServiceAction.CLEAN, ServiceAction.ARCHIVE})
@@ -197,8 +197,19 @@ def _enough(count: int, least: int | None, what: str) -> str:
     return f"{count} {what}, due from {least} on" if least is not None and count >= least else ""
 
 
+def misses_target(summary: TimelineSummary, policy: Policy) -> bool:
+    """Whether reads merge more logs by now than the policy's targets allow."""
+    behind = summary.deltas_since_compaction if summary.is_mor else 0
+    if policy.max_log_files is not None and behind > policy.max_log_files:
+        return True
+    return policy.max_read_amplification is not None and bool(behind) and 1 + behind > policy.max_read_amplification
+
+
 def _deadline_in_s(summary: TimelineSummary, policy: Policy, now_ms: int) -> float | None:
-    """Seconds until the table misses its target; less than 0 if it has."""
-    if policy.fresh_within_s is None or summary.behind_since_ms is None or not summary.is_mor:
-        return None
-    return policy.fresh_within_s - (now_ms - summary.behind_since_ms) / 1000
+    """Seconds until the table misses its target; 0 or less if it has."""
+    deadline_s = None
+    if policy.fresh_within_s is not None and summary.behind_since_ms is not None and summary.is_mor:
+        deadline_s = policy.fresh_within_s - (now_ms - summary.behind_since_ms) / 1000
+    if misses_target(summary, policy):
+        return 0.0 if deadline_s is None else min(0.0, deadline_s)
+    return deadline_s

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tablekeeper.runtime import Event
-from tablekeeper.server.decisions.due import REMEMBERED, DueWork, plan_due, table_facts
+from tablekeeper.server.decisions.due import REMEMBERED, DueWork, misses_target, plan_due, table_facts
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
 from tablekeeper.server.loops.context import LoopContext, about
 from tablekeeper.server.model import ManagedTable, ServiceAction, Status, unplanned_instant
@@ -30,6 +30,7 @@ _LOG = logging.getLogger(__name__)
 _WIDTH = 8
 _MOST_SLOW = 32
 _LONGEST_DOUBLING = 20
+_REFRESHING = (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION)
 
 
 class _Looker:
@@ -143,6 +144,11 @@ class LookLoop:
         active = store.list_active(table.table_id)
         unplanned = frozenset(each.action for each in active if not each.is_planned)
         has_work = bool(active)
+        if misses_target(summary, policy):
+            # Since they were submitted the table has fallen behind its target: now is what they should be done by.
+            for each in active:
+                if each.action in _REFRESHING and each.status is Status.PENDING:
+                    store.hasten(each.operation_id, deadline_in_s=0.0)
         for work in self._due(table, summary, policy, active=unplanned):
             submitted = store.submit(
                 Submission(

@@ -332,17 +332,13 @@ class OperationStore(Protocol):
     def claim(
         self, operation_id: int, *, instance_id: str, lease_s: float, queue_limit: int = 0, owner_limit: int = 0
     ) -> Operation | None:
-        """Claim it; None if somebody else was faster, or the table has an operation of that action at work.
-
-        None also if its queue or owner has as many at work as that (0: no limit), whoever else claims at this moment.
+        """Claim it; None if somebody else was faster, the table has an operation of that action at work, or its queue
+        or owner has as many at work as that (0: no limit), whoever else claims at this moment.
         """
         ...
 
     def start_attempt(self, lease: Lease, *, engine: str, log_path: str, why: str = "") -> Attempt:
-        """Begin the next attempt. An earlier one that is still open is closed as lost and counts as a failure.
-
-        `why` says why it was this operation's turn.
-        """
+        """Begin the next attempt; `why` it was its turn. One still open is closed as lost: that is a failure."""
         ...
 
     def resume_attempt(self, lease: Lease, number: int) -> Attempt:
@@ -381,6 +377,10 @@ class OperationStore(Protocol):
 
     def settle_waiting(self, operation_id: int, signal: Signal, *, note: str) -> bool:
         """The same for one that nobody holds (the timeline says it is done or gone); False if it is held by now."""
+        ...
+
+    def hasten(self, operation_id: int, *, deadline_in_s: float) -> None:
+        """Give what waits an earlier deadline; one that is earlier already stays."""
         ...
 
     def request_cancel(self, operation_id: int, reason: str) -> Operation:

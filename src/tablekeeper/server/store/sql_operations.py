@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from tablekeeper.server.model import (
     ACTIVE,
@@ -149,6 +149,13 @@ class SqlOperations:
             return bool(changed.rowcount)
 
         return self._database.write(work)
+
+    def hasten(self, operation_id: int, *, deadline_in_s: float) -> None:
+        deadline = self._database.after(deadline_in_s)
+        is_later = or_(OPERATION.c.deadline_ms.is_(None), OPERATION.c.deadline_ms > deadline)
+        waits = (OPERATION.c.operation_id == operation_id, OPERATION.c.status == Status.PENDING)
+        statement = update(OPERATION).where(*waits, is_later).values(deadline_ms=deadline)
+        self._database.write(lambda connection: connection.execute(statement))
 
     def request_cancel(self, operation_id: int, reason: str) -> Operation:
         def work(connection: Connection) -> Operation:
