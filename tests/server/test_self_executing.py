@@ -79,16 +79,22 @@ def test_plans_that_writer_and_service_both_execute_are_completed_once(tmp_path:
             tk.Table.open(each.path, engine="local", options={**hosted_writer_options(served.url), **PLANS})
             for each in tables
         ]
-        plans = []
+        client = served.client()
         for writer in writers:
             writer.upsert(rows(1))
+        # Of this one the service knows the plan and leaves it to the writer, so that each of the two executes some.
+        (left,) = [each for each in client.get("/v1/tables")["tables"] if each["base_path"].endswith(f"t{TABLES - 1}")]
+        left_path = f"/v1/tables/{left['db_name']}/{left['table_name']}"
+        client.post(f"{left_path}/pause", {})
+        plans = []
+        for writer in writers:
             result = writer.upsert(rows(2))
             assert result.notes == ()
             plans.append(result.services[-1].plans[0])
-        client = served.client()
         await_that(served, lambda: bool(client.get("/v1/operations?status=completed")["operations"]))
         # The service works from the front of its queue, the writer from the other end, until they have met and passed.
         executed = [done for writer in reversed(writers) if (done := writer.compact()) is not None]
+        client.post(f"{left_path}/resume", {})
         await_that(served, lambda: is_over(told_of_commits(client, lake)), every_s=0.3)
         operations = client.get("/v1/operations")["operations"]
         attempts = [

@@ -16,6 +16,7 @@ from tablekeeper.server.model import AttemptOutcome, Operation, ServiceAction, S
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page, Submission
+from tablekeeper.server.store.sql import open_store
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
 QUICK = Timing(
@@ -248,3 +249,30 @@ def test_a_job_whose_files_are_damaged_is_lost_and_holds_up_nobody(service: Serv
     assert lost.outcome is AttemptOutcome.LOST
     run_until(service, lambda: len(operations(service, Status.COMPLETED)) == 2)
     assert service.store.load_operation(damaged.operation.operation_id).failures == 1
+
+
+def test_an_operation_that_is_being_claimed_when_the_service_is_to_stop_is_finished_first(
+    tmp_path: Path, table: tk.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_in(tmp_path, replace(QUICK, drain_s=PATIENCE_S))
+    service = open_service(settings, runtime=SYSTEM_RUNTIME)
+    register(service, table, COMPACT_OFTEN)
+    for ts in (2, 3):
+        table.upsert(trips(("a", "sf", ts, float(ts))))
+    claims, claiming = service.store.claim, SYSTEM_RUNTIME.threads.event()
+
+    def claim_while_the_drain_begins(operation_id: int, *, instance_id: str, lease_s: float) -> Operation | None:
+        claimed = claims(operation_id, instance_id=instance_id, lease_s=lease_s)
+        claiming.set()
+        while not service.schedule.is_draining:
+            SYSTEM_RUNTIME.clock.sleep(0.01)
+        return claimed
+
+    monkeypatch.setattr(service.store, "claim", claim_while_the_drain_begins)
+    service.start()
+    assert claiming.wait(PATIENCE_S)
+    service.drain()
+    store = open_store(settings.url)
+    (done,) = store.list_operations(OperationFilter(), Page())
+    store.close()
+    assert done.status is Status.COMPLETED

@@ -31,6 +31,8 @@ QUICK = Timing(
     back_off_max_s=1.0,
     held_retry_s=0.5,
     instance_gone_s=5.0,
+    # What is tested is that work is waited for, on a machine that may be slow.
+    drain_s=180.0,
 )
 
 

@@ -61,7 +61,7 @@ class Service:
             address=context.instance.address,
             jitter=context.runtime.ids.jitter,
         )
-        self._threads: list[Periodic] = []
+        self._threads: dict[str, Periodic] = {}
 
     @property
     def store(self) -> JobStore:
@@ -84,7 +84,7 @@ class Service:
             ("delivery", self.delivery.run_once, timing.alarms_every_s),
         ):
             action = _kept_going(name, run_once)
-            self._threads.append(self.context.runtime.threads.every(every_s, action, name=f"tablekeeper-{name}"))
+            self._threads[name] = self.context.runtime.threads.every(every_s, action, name=f"tablekeeper-{name}")
         _LOG.info("instance %s is up", self.context.instance_id)
 
     def run_once(self) -> None:
@@ -105,6 +105,10 @@ class Service:
         """Start nothing more, wait for what runs as long as the settings allow, and stop."""
         clock = self.context.runtime.clock
         self.schedule.is_draining = self.beat.is_draining = True
+        # Until its round is over it may be about to start what it has claimed, and nobody would wait for that.
+        scheduling = self._threads.pop("schedule", None)
+        if scheduling is not None:
+            scheduling.stop()
         _kept_going("beat", self.beat.run_once)()
         until_s = clock.monotonic_s() + self.context.settings.timing.drain_s
         while self.context.watched and clock.monotonic_s() < until_s:
@@ -113,7 +117,7 @@ class Service:
 
     def stop(self) -> None:
         """End the loops. Jobs go on; their leases lapse, and whoever takes over adopts them."""
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.stop()
         self._threads.clear()
         if not self.context.watched:

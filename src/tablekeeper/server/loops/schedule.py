@@ -40,6 +40,8 @@ class ScheduleLoop:
         load = self._context.store.load_work(limits.scheduler_window)
         started = 0
         for chosen in choose_next(load, limits, slots=free):
+            if self.is_draining:
+                break
             claimed = self._context.store.claim(
                 chosen.operation_id,
                 instance_id=self._context.instance_id,
