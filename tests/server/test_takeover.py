@@ -44,11 +44,12 @@ class Crew:
         self.url = url
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *, lease_s: float = 4.0) -> subprocess.Popen[bytes]:
         number = len(self.processes)
+        arguments = [str(self.folder), self.url, "arrow", "", str(lease_s)]
         with (self.folder / f"instance-{number}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.service_process", str(self.folder), self.url],
+                [sys.executable, "-m", "tests.support.service_process", *arguments],
                 stdout=log,
                 stderr=log,
                 cwd=Path(__file__).resolve().parents[2],
@@ -165,7 +166,7 @@ def test_an_instance_that_sleeps_through_its_leases_is_fenced_when_it_wakes(
 def test_an_instance_that_is_asked_to_stop_finishes_its_work_first(
     crew: Crew, store: SqlJobStore, tables: list[tk.Table]
 ) -> None:
-    instance = crew.start()
+    instance = crew.start(lease_s=60.0)
     await_that(lambda: bool(in_status(store, Status.RUNNING)), lambda: crew.log(0))
     instance.terminate()
     assert instance.wait(PATIENCE_S) == 0

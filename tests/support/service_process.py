@@ -1,4 +1,4 @@
-"""An instance of the service as a process: `python -m tests.support.service_process FOLDER URL [ENGINE MASTER]`.
+"""An instance of the service: `python -m tests.support.service_process FOLDER URL [ENGINE MASTER LEASE_S]`.
 
 Ends on SIGTERM, after it has drained. Its times are short, so that tests see leases lapse.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from tablekeeper.server.settings import Limits, ServerSettings, Timing
 __all__ = ["QUICK", "main"]
 
 QUICK = Timing(
-    lease_s=4.0,
     renew_every_s=0.5,
     look_min_s=0.5,
     look_max_s=2.0,
@@ -36,7 +36,7 @@ QUICK = Timing(
 )
 
 
-def main(folder: str, url: str, engine: str = "arrow", master: str = "") -> None:
+def main(folder: str, url: str, engine: str = "arrow", master: str = "", lease_s: str = "4") -> None:
     """Run until asked to stop."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     places = (folder, str(Path(folder).parent))
@@ -46,7 +46,7 @@ def main(folder: str, url: str, engine: str = "arrow", master: str = "") -> None
         allow=places,
         engine=engine,
         master=master,
-        timing=QUICK,
+        timing=replace(QUICK, lease_s=float(lease_s)),
         limits=Limits(slots=2),
     )
     service = open_service(settings, runtime=SYSTEM_RUNTIME)
