@@ -60,6 +60,24 @@ def test_a_file_that_was_cut_off_is_named(world: World, *, is_log: bool) -> None
     assert path in world.data_files()
 
 
+def test_a_file_that_was_rewritten_without_its_newest_version_is_named(make: Callable[..., World]) -> None:
+    """A write compares nothing with older commits: the slice that it makes is whole, and lacks rows."""
+    world = make(table_type="cow")
+    world.upsert(FIRST)
+    world.upsert(trips(("a", "sf", 2, 2.0)))
+    lost = max(
+        (path for path in world.data_files() if path.startswith("sf/")), key=lambda path: path.rpartition("_20")[2]
+    )
+    world.upsert(trips(("c", "la", 3, 3.0)))
+    world.clock.advance(10)
+    assert world.table.doctor().is_healthy
+    world.storage.delete(lost)
+    world.upsert(trips(("b", "sf", 3, 3.0)))
+    (finding,) = world.table.doctor().findings
+    assert (finding.kind, finding.paths) == ("skipped-version", (lost,))
+    assert str(world.timeline.completed_writes[-1].requested_at) == finding.subject
+
+
 def test_files_that_were_compacted_replaced_and_cleaned_away_are_not_missed(world: World) -> None:
     world.table.compact()
     world.upsert(trips(("b", "sf", 2, 2.0)))
