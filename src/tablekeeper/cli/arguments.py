@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from tablekeeper.cli.escapes import escaped_lines
+from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.table import Table
 
@@ -16,14 +20,13 @@ __all__ = [
     "Debug",
     "DryRun",
     "StorageOption",
-    "TableOption",
-    "TablePath",
+    "TableCall",
     "examples",
-    "open_table",
     "option_pairs",
-    "show_listing",
-    "show_result",
+    "table_command",
 ]
+
+F = TypeVar("F", bound=Callable[..., None])
 
 
 def _checked_options(given: list[str]) -> list[str]:
@@ -70,35 +73,78 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  [cyan]{line}[/cyan]" for line in lines)])
 
 
-def open_table(
-    path: str,
-    storage_option: list[str] | None,
-    option: list[str] | None = None,
-    *,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Table:
-    """The table, on the local engine."""
-    return Table.open(
-        path,
-        engine="local",
-        storage_options=option_pairs(storage_option),
-        options=option_pairs(option),
-        progress=progress,
-    )
+@dataclass(frozen=True, slots=True)
+class TableCall:
+    """What every command on a table is told: which table, settings of its store and its writers, how to print."""
+
+    path: str
+    as_json: bool
+    storage_options: Mapping[str, str]
+    options: Mapping[str, str]
+
+    def open(self, *, progress: Callable[[str, int, int], None] | None = None) -> Table:
+        """The table, on the local engine."""
+        return Table.open(
+            self.path,
+            engine="local",
+            storage_options=self.storage_options,
+            options=self.options,
+            progress=progress,
+        )
+
+    def show(self, result: Any) -> None:
+        """Print one value: as JSON for programs, or as it prints."""
+        typer.echo(json_document(result.to_dict()) if self.as_json else escaped_lines(repr(result)))
+
+    def show_listing(self, listing: Any) -> None:
+        """Print a value of many: one JSON object a line, or as it prints."""
+        if not self.as_json:
+            typer.echo(escaped_lines(repr(listing)))
+            return
+        for fact in listing.to_dicts():
+            typer.echo(json_document(fact))
 
 
-def show_result(result: Any, *, as_json: bool) -> None:
-    """One value: as JSON for programs, or as it prints."""
-    typer.echo(json_document(result.to_dict()) if as_json else escaped_lines(repr(result)))
+def table_command(
+    app: typer.Typer, *lines: str, name: str | None = None, takes_options: bool = True
+) -> Callable[[F], F]:
+    """Make a function a command of `app` on a table, with `lines` as the examples of its help.
+
+    The command takes PATH before the function's own parameters, and --json, --storage-option, --option (only if it
+    `takes_options`) and --debug after them; the function gets them as a `TableCall`. Errors are reported.
+    """
+
+    def register(command: F) -> F:
+        @reported
+        @wraps(command)
+        def run(
+            path: str,
+            *,
+            as_json: bool,
+            storage_option: list[str] | None,
+            option: list[str] | None = None,
+            debug: bool,
+            **own: Any,
+        ) -> None:
+            del debug
+            command(TableCall(path, as_json, option_pairs(storage_option), option_pairs(option)), **own)
+
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        shared = [_parameter("as_json", AsJson, False), _parameter("storage_option", StorageOption, None)]
+        shared += [_parameter("option", TableOption, None)] if takes_options else []
+        shared.append(_parameter("debug", Debug, False))
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        parameters = [_parameter("path", TablePath, inspect.Parameter.empty), *own, *shared]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name, epilog=examples(*lines))(run)
+        return command
+
+    return register
 
 
-def show_listing(listing: Any, *, as_json: bool) -> None:
-    """A value of many: one JSON object a line, or as it prints."""
-    if not as_json:
-        typer.echo(escaped_lines(repr(listing)))
-        return
-    for fact in listing.to_dicts():
-        typer.echo(json_document(fact))
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def option_pairs(given: list[str] | None) -> dict[str, str]:

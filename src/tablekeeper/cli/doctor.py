@@ -12,9 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from tablekeeper.cli.arguments import AsJson, Debug, DryRun, StorageOption, TableOption, TablePath, examples, open_table
+from tablekeeper.cli.arguments import DryRun, TableCall, table_command
 from tablekeeper.cli.escapes import escaped, escaped_lines
-from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.services.doctor import DoctorReport, Finding, Severity
 
@@ -26,12 +25,9 @@ _SHOWN_PATHS = 5
 doctor_commands = typer.Typer()
 
 
-@doctor_commands.command(
-    epilog=examples("tablekeeper doctor /lake/trips", "tablekeeper doctor /lake/trips --fix --dry-run")
-)
-@reported
+@table_command(doctor_commands, "tablekeeper doctor /lake/trips", "tablekeeper doctor /lake/trips --fix --dry-run")
 def doctor(
-    path: TablePath,
+    call: TableCall,
     *,
     fix: Annotated[bool, typer.Option("--fix", help="Mend what is safe to mend, after saying what that is.")] = False,
     yes: Annotated[
@@ -39,44 +35,34 @@ def doctor(
     ] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Read all base files too, and compare their checksums.")] = False,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """Look a table over: dead writes and plans, stray files, a stale metadata table, locks that do not protect."""
-    table = open_table(path, storage_option, option)
+    table = call.open()
     report = table.doctor(deep=deep)
-    if not as_json:
+    if not call.as_json:
         _show(report)
     if fix and report.repairs:
-        if not as_json:
+        if not call.as_json:
             _show_repairs(report, "would be mended" if dry_run else "to be mended")
         if not dry_run:
             report = table.doctor(fix=True, yes=yes, deep=deep)
-            if not as_json:
+            if not call.as_json:
                 _show_outcome(report)
-    elif report.repairs and not as_json:
+    elif report.repairs and not call.as_json:
         _print(f"{_count(len(report.repairs), 'thing')} can be mended: run again with --fix, or --fix --dry-run first.")
-    if as_json:
+    if call.as_json:
         typer.echo(json_document(report.to_dict()))
     if not report.is_healthy:
         raise typer.Exit(1)
 
 
-@doctor_commands.command(epilog=examples("tablekeeper locks /lake/trips"))
-@reported
+@table_command(doctor_commands, "tablekeeper locks /lake/trips")
 def locks(
-    path: TablePath,
-    *,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
+    call: TableCall,
 ) -> None:
     """Who holds the lock of a table."""
-    holder = open_table(path, storage_option, option).lock_holder()
-    if as_json:
+    holder = call.open().lock_holder()
+    if call.as_json:
         facts: dict[str, Any] = {"held": holder is not None}
         if holder is not None:
             facts |= {"lock": holder.lock, "owner": holder.owner, "age_s": holder.age_s, "since_ms": holder.since_ms}
@@ -89,23 +75,12 @@ def locks(
         _print(f"{holder.lock} is held by {holder}.{lapsed}")
 
 
-@doctor_commands.command(epilog=examples("tablekeeper heartbeats /lake/trips --json"))
-@reported
+@table_command(doctor_commands, "tablekeeper heartbeats /lake/trips --json")
 def heartbeats(
-    path: TablePath,
-    *,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
+    call: TableCall,
 ) -> None:
     """The heartbeats of running and of dead writes."""
-    listing = open_table(path, storage_option, option).heartbeats()
-    if as_json:
-        for fact in listing.to_dicts():
-            typer.echo(json_document(fact))
-    else:
-        _print(repr(listing))
+    call.show_listing(call.open().heartbeats())
 
 
 def _show(report: DoctorReport) -> None:

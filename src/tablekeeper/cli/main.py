@@ -16,7 +16,7 @@ import typer
 
 from tablekeeper import __version__
 from tablekeeper.cli import top as _top  # noqa: F401 (adds its command)
-from tablekeeper.cli.arguments import AsJson, Debug, StorageOption, TablePath, examples, open_table
+from tablekeeper.cli.arguments import AsJson, Debug, TableCall, examples, table_command
 from tablekeeper.cli.doctor import doctor_commands
 from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document, json_rows
@@ -100,86 +100,80 @@ def _root(
     """Look into Apache Hudi tables, keep them healthy, and put them right."""
 
 
-@app.command(
-    epilog=examples(
-        "tablekeeper show /lake/trips", "tablekeeper show s3://lake/trips --storage-option region=eu-west-1"
-    )
+@table_command(
+    app,
+    "tablekeeper show /lake/trips",
+    "tablekeeper show s3://lake/trips --storage-option region=eu-west-1",
+    takes_options=False,
 )
-@reported
 def show(
-    path: TablePath, *, as_json: AsJson = False, storage_option: StorageOption = None, debug: Debug = False
+    call: TableCall,
 ) -> None:
     """What a table is: type, keys, partitions, size, columns and its last commit."""
-    description = open_table(path, storage_option).describe()
-    if as_json:
+    description = call.open().describe()
+    if call.as_json:
         typer.echo(json_document(description.to_dict()))
     else:
         show_description(description)
 
 
-@app.command(
-    epilog=examples("tablekeeper timeline /lake/trips --limit 10", "tablekeeper timeline /lake/trips --pending --json")
+@table_command(
+    app,
+    "tablekeeper timeline /lake/trips --limit 10",
+    "tablekeeper timeline /lake/trips --pending --json",
+    takes_options=False,
 )
-@reported
 def timeline(
-    path: TablePath,
+    call: TableCall,
     *,
     limit: Annotated[int, typer.Option(min=0, help="Show the newest so many only; 0 shows all.")] = 0,
     pending: Annotated[bool, typer.Option("--pending", help="Only what has not completed.")] = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    debug: Debug = False,
 ) -> None:
     """The instants of the active timeline: what happened to a table, oldest first."""
-    facts = open_table(path, storage_option).timeline().to_dicts()
+    facts = call.open().timeline().to_dicts()
     if pending:
         facts = [fact for fact in facts if fact["completed_at"] is None]
     shown = facts[-limit:] if limit else facts
-    if as_json:
+    if call.as_json:
         for fact in shown:
             typer.echo(json_document(fact))
     else:
         show_timeline(shown, total=len(facts))
 
 
-@app.command(
-    epilog=examples(
-        "tablekeeper files /lake/trips --partition sf",
-        "tablekeeper files /lake/trips --as-of 2026-11-15T10:00:00 --json",
-    )
+@table_command(
+    app,
+    "tablekeeper files /lake/trips --partition sf",
+    "tablekeeper files /lake/trips --as-of 2026-11-15T10:00:00 --json",
+    takes_options=False,
 )
-@reported
 def files(
-    path: TablePath,
+    call: TableCall,
     *,
     partition: Annotated[
         list[str] | None,
         typer.Option(metavar="PARTITION", help="Only this partition path, such as sf or city=sf. Can be repeated."),
     ] = None,
     as_of: AsOf = None,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    debug: Debug = False,
 ) -> None:
     """The file groups of a table with the base file and the logs that a reader sees."""
-    listing = open_table(path, storage_option).files(as_of=as_of, partitions=partition or None)
-    if as_json:
+    listing = call.open().files(as_of=as_of, partitions=partition or None)
+    if call.as_json:
         for fact in listing.to_dicts():
             typer.echo(json_document(fact))
     else:
         show_files(listing.to_dicts())
 
 
-@app.command(
-    epilog=examples(
-        "tablekeeper read /lake/trips --where \"city = 'sf' and fare > 20\" --columns id,fare",
-        "tablekeeper read /lake/trips --as-of 2026-11-15T10:00:00 --limit 5",
-        "tablekeeper read /lake/trips --since 20261115100000000 --json",
-    )
+@table_command(
+    app,
+    "tablekeeper read /lake/trips --where \"city = 'sf' and fare > 20\" --columns id,fare",
+    "tablekeeper read /lake/trips --as-of 2026-11-15T10:00:00 --limit 5",
+    "tablekeeper read /lake/trips --since 20261115100000000 --json",
+    takes_options=False,
 )
-@reported
 def read(
-    path: TablePath,
+    call: TableCall,
     *,
     limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 reads all.")] = 20,
     where: Annotated[str | None, typer.Option(metavar="CONDITION", help="A SQL condition on the rows.")] = None,
@@ -193,9 +187,6 @@ def read(
     ] = None,
     mode: Annotated[Mode, typer.Option(help="read_optimized leaves out what is still in logs.")] = Mode.SNAPSHOT,
     meta_columns: Annotated[bool, typer.Option("--meta-columns", help="Show Hudi's own columns too.")] = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    debug: Debug = False,
 ) -> None:
     """Rows of a table, in no particular order."""
     if (since or until) and (as_of or mode is not Mode.SNAPSHOT):
@@ -209,10 +200,8 @@ def read(
         mode=mode.value,
         meta_columns=meta_columns,
     )
-    schema, batches = load_rows(
-        open_table(path, storage_option), request, limit=limit + 1 if limit and not as_json else limit
-    )
-    if as_json:
+    schema, batches = load_rows(call.open(), request, limit=limit + 1 if limit and not call.as_json else limit)
+    if call.as_json:
         for batch in batches:
             for line in json_rows(batch):
                 typer.echo(line)

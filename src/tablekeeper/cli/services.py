@@ -14,19 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tablekeeper.cli.arguments import (
-    AsJson,
-    Debug,
-    DryRun,
-    StorageOption,
-    TableOption,
-    TablePath,
-    examples,
-    open_table,
-    show_listing,
-    show_result,
-)
-from tablekeeper.cli.failures import reported
+from tablekeeper.cli.arguments import DryRun, TableCall, table_command
 from tablekeeper.model import ServiceKind
 from tablekeeper.table import Table
 
@@ -77,70 +65,57 @@ KeepHours = Annotated[int | None, typer.Option(min=1, help="Keep what the commit
 KeepVersions = Annotated[int | None, typer.Option(min=1, help="Keep so many versions of each file group.")]
 
 
-@service_commands.command(
-    epilog=examples(
-        "tablekeeper compact /lake/trips",
-        "tablekeeper compact /lake/trips --partitions \"city = 'sf'\" --cancellable",
-        "tablekeeper compact /lake/trips --step schedule",
-    )
+@table_command(
+    service_commands,
+    "tablekeeper compact /lake/trips",
+    "tablekeeper compact /lake/trips --partitions \"city = 'sf'\" --cancellable",
+    "tablekeeper compact /lake/trips --step schedule",
 )
-@reported
 def compact(
-    path: TablePath,
+    call: TableCall,
     *,
     step: Only = Step.RUN,
     partitions: Partitions = None,
     cancellable: Cancellable = False,
     mutable: Mutable = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """Merge the logs of a merge-on-read table into new base files."""
     with _progress() as progress:
-        table = open_table(path, storage_option, option, progress=progress)
+        table = call.open(progress=progress)
         asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
         done = _do(step, table, ServiceKind.COMPACTION, asked)
-    _show_all(done, as_json=as_json)
+    _show_all(call, done)
 
 
-@service_commands.command(
-    "log-compact",
-    epilog=examples(
-        "tablekeeper log-compact /lake/trips", "tablekeeper log-compact /lake/trips --step schedule --json"
-    ),
+@table_command(
+    service_commands,
+    "tablekeeper log-compact /lake/trips",
+    "tablekeeper log-compact /lake/trips --step schedule --json",
+    name="log-compact",
 )
-@reported
 def log_compact(
-    path: TablePath,
+    call: TableCall,
     *,
     step: Only = Step.RUN,
     partitions: Partitions = None,
     cancellable: Cancellable = False,
     mutable: Mutable = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """Merge many small logs of a file group into one, leaving base files alone."""
     with _progress() as progress:
-        table = open_table(path, storage_option, option, progress=progress)
+        table = call.open(progress=progress)
         asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
         done = _do(step, table, ServiceKind.LOG_COMPACTION, asked)
-    _show_all(done, as_json=as_json)
+    _show_all(call, done)
 
 
-@service_commands.command(
-    epilog=examples(
-        "tablekeeper cluster /lake/trips --order-by ts --target-file-size 256MB",
-        "tablekeeper cluster /lake/trips --order-by city,ts --strategy hilbert --cancellable",
-    )
+@table_command(
+    service_commands,
+    "tablekeeper cluster /lake/trips --order-by ts --target-file-size 256MB",
+    "tablekeeper cluster /lake/trips --order-by city,ts --strategy hilbert --cancellable",
 )
-@reported
 def cluster(
-    path: TablePath,
+    call: TableCall,
     *,
     step: Only = Step.RUN,
     order_by: OrderBy = None,
@@ -149,14 +124,10 @@ def cluster(
     partitions: Partitions = None,
     cancellable: Cancellable = False,
     mutable: Mutable = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """Rewrite small files into larger ones, with their rows in order."""
     with _progress() as progress:
-        table = open_table(path, storage_option, option, progress=progress)
+        table = call.open(progress=progress)
         asked = {
             "order_by": _columns(order_by),
             "strategy": strategy,
@@ -166,27 +137,21 @@ def cluster(
             "mutable": mutable,
         }
         done = _do(step, table, ServiceKind.CLUSTERING, asked)
-    _show_all(done, as_json=as_json)
+    _show_all(call, done)
 
 
-@service_commands.command(
-    epilog=examples(
-        "tablekeeper clean /lake/trips --keep-commits 10",
-        "tablekeeper clean /lake/trips --keep-hours 24 --dry-run",
-    )
+@table_command(
+    service_commands,
+    "tablekeeper clean /lake/trips --keep-commits 10",
+    "tablekeeper clean /lake/trips --keep-hours 24 --dry-run",
 )
-@reported
 def clean(
-    path: TablePath,
+    call: TableCall,
     *,
     keep_commits: KeepCommits = None,
     keep_hours: KeepHours = None,
     keep_file_versions: KeepVersions = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """Delete files that no reader of the kept window needs, and put right what died."""
     keep: dict[str, Any] = {
@@ -195,88 +160,64 @@ def clean(
         "keep_file_versions": keep_file_versions,
     }
     with _progress() as progress:
-        table = open_table(path, storage_option, option, progress=progress)
+        table = call.open(progress=progress)
         done = table.explain_clean(**keep) if dry_run else table.clean(**keep)
-    _show_all([done], as_json=as_json)
+    _show_all(call, [done])
 
 
-@service_commands.command(
-    epilog=examples("tablekeeper archive /lake/trips", "tablekeeper archive /lake/trips --dry-run")
-)
-@reported
+@table_command(service_commands, "tablekeeper archive /lake/trips", "tablekeeper archive /lake/trips --dry-run")
 def archive(
-    path: TablePath,
+    call: TableCall,
     *,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """Move old instants out of the active timeline, which stays short and quick to load."""
-    table = open_table(path, storage_option, option)
-    show_result(table.explain_archive() if dry_run else table.archive(), as_json=as_json)
+    table = call.open()
+    call.show(table.explain_archive() if dry_run else table.archive())
 
 
-@service_commands.command(
-    epilog=examples('tablekeeper cancel /lake/trips 20261115100000000 --reason "the cluster is needed elsewhere"')
+@table_command(
+    service_commands, 'tablekeeper cancel /lake/trips 20261115100000000 --reason "the cluster is needed elsewhere"'
 )
-@reported
 def cancel(
-    path: TablePath,
+    call: TableCall,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="The plan.", show_default=False)],
     *,
     reason: Annotated[str, typer.Option(help="Why; kept with the request.")] = "asked for on the command line",
     wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for a running executor.")] = "10s",
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """Cancel a pending plan. Exit code 1 if it was executed before, or is still being executed."""
-    result = open_table(path, storage_option, option).cancel(instant, reason=reason, wait=wait)
-    show_result(result, as_json=as_json)
+    result = call.open().cancel(instant, reason=reason, wait=wait)
+    call.show(result)
     if not result.is_removed:
         raise typer.Exit(1)
 
 
-@service_commands.command(epilog=examples("tablekeeper plans /lake/trips", "tablekeeper plans /lake/trips --json"))
-@reported
+@table_command(service_commands, "tablekeeper plans /lake/trips", "tablekeeper plans /lake/trips --json")
 def plans(
-    path: TablePath,
-    *,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
+    call: TableCall,
 ) -> None:
     """Plans that wait on the timeline: how old, how large, and who is at work on them."""
-    show_listing(open_table(path, storage_option, option).plans(), as_json=as_json)
+    call.show_listing(call.open().plans())
 
 
-@service_commands.command(
-    epilog=examples(
-        "tablekeeper explain /lake/trips compaction",
-        "tablekeeper explain /lake/trips clustering --order-by ts --json",
-        "tablekeeper explain /lake/trips clean",
-    )
+@table_command(
+    service_commands,
+    "tablekeeper explain /lake/trips compaction",
+    "tablekeeper explain /lake/trips clustering --order-by ts --json",
+    "tablekeeper explain /lake/trips clean",
 )
-@reported
 def explain(
-    path: TablePath,
+    call: TableCall,
     service: Annotated[Explained, typer.Argument(help="The service.", show_default=False)],
     *,
     partitions: Partitions = None,
     order_by: OrderBy = None,
     strategy: Curve = None,
     target_file_size: TargetSize = None,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    option: TableOption = None,
-    debug: Debug = False,
 ) -> None:
     """What a service would do now and why, and what it would leave out and why. Changes nothing."""
-    table = open_table(path, storage_option, option)
+    table = call.open()
     match service:
         case Explained.COMPACTION:
             explained: Any = table.explain_compaction(partitions=partitions)
@@ -293,7 +234,7 @@ def explain(
             explained = table.explain_clean()
         case Explained.ARCHIVE:
             explained = table.explain_archive()
-    show_result(explained, as_json=as_json)
+    call.show(explained)
 
 
 def _do(step: Step, table: Table, kind: ServiceKind, asked: dict[str, Any]) -> list[Any]:
@@ -312,11 +253,11 @@ def _do(step: Step, table: Table, kind: ServiceKind, asked: dict[str, Any]) -> l
             return list(table._execute_waiting(kind)) or [None]
 
 
-def _show_all(results: list[Any], *, as_json: bool) -> None:
+def _show_all(call: TableCall, results: list[Any]) -> None:
     for result in results:
         if result is not None:
-            show_result(result, as_json=as_json)
-        elif not as_json:
+            call.show(result)
+        elif not call.as_json:
             typer.echo("nothing to do")
 
 
