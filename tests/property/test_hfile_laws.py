@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.hfile import HFileReader, encode_hfile
+from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.hfile_writer import encode_hfile
 
 __all__: list[str] = []
 

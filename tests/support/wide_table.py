@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import tablekeeper as tk
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME, encode_base_name, encode_partition_metadata
-from tablekeeper.format.hfile import encode_hfile
+from tablekeeper.format.hfile_writer import encode_hfile
 from tablekeeper.format.metadata_records import (
     FileEntry,
     FileListRecord,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.hfile import HFileReader, RangeSource, encode_hfile
+from tablekeeper.format.hfile import HFileReader, RangeSource
+from tablekeeper.format.hfile_writer import encode_hfile
 
 __all__: list[str] = []
 

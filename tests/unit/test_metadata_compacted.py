@@ -7,7 +7,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from tablekeeper.format.hfile import HFileReader, encode_hfile
+from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.hfile_writer import encode_hfile
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.metadata_log import (

@@ -219,10 +219,7 @@ _METADATA_TABLE = """
     hoodie.metadata.bloom.filter.fpp hoodie.metadata.bloom.filter.num.entries hoodie.metadata.bloom.filter.type
     hoodie.metadata.compact.max.delta.seconds hoodie.metadata.compact.trigger.strategy
     hoodie.metadata.derive.from.datatable.clean.policy hoodie.metadata.dir.filter.regex
-    hoodie.metadata.fallback.enable hoodie.metadata.file.cache.max.size.mb
-    hoodie.metadata.global.record.level.index.enable
-    hoodie.metadata.global.record.level.index.max.filegroup.count
-    hoodie.metadata.global.record.level.index.min.filegroup.count hoodie.metadata.index.async
+    hoodie.metadata.fallback.enable hoodie.metadata.file.cache.max.size.mb hoodie.metadata.index.async
     hoodie.metadata.index.bloom.filter.column.list hoodie.metadata.index.bloom.filter.enable
     hoodie.metadata.index.bloom.filter.file.group.count hoodie.metadata.index.check.timeout.seconds
     hoodie.metadata.index.column.stats.column.list hoodie.metadata.index.column.stats.enable
@@ -241,11 +238,10 @@ _METADATA_TABLE = """
     hoodie.metadata.partitioned.record.index.max.filegroup.count
     hoodie.metadata.partitioned.record.index.min.filegroup.count hoodie.metadata.range.repartition.random.seed
     hoodie.metadata.range.repartition.sampling.fraction
-    hoodie.metadata.range.repartition.target.records.per.partition hoodie.metadata.record.index.enable
-    hoodie.metadata.record.index.enable.validation.on.initialization hoodie.metadata.record.index.growth.factor
-    hoodie.metadata.record.index.max.filegroup.count hoodie.metadata.record.index.max.filegroup.size
-    hoodie.metadata.record.index.min.filegroup.count hoodie.metadata.record.level.index.defer.init
-    hoodie.metadata.record.level.index.enable hoodie.metadata.record.level.index.max.filegroup.count
+    hoodie.metadata.range.repartition.target.records.per.partition
+    hoodie.metadata.record.index.enable.validation.on.initialization
+    hoodie.metadata.record.level.index.defer.init hoodie.metadata.record.level.index.enable
+    hoodie.metadata.record.level.index.max.filegroup.count
     hoodie.metadata.record.level.index.min.filegroup.count hoodie.metadata.repartition.default.partitions
     hoodie.metadata.repartition.min.partitions.threshold hoodie.metadata.spillable.map.path
     hoodie.metadata.streaming.write.datatable.write.statuses.coalesce.divisor

@@ -1,13 +1,17 @@
-"""Settings of the metadata table: whether it is kept at all, and when it is compacted here."""
+"""Settings of the metadata table: whether it is kept at all, when it is compacted here, and its record index."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tablekeeper.config.keys import METADATA_ENABLE
 from tablekeeper.config.registry import Settings, setting
 
-__all__ = ["MetadataSettings"]
+__all__ = ["MetadataSettings", "RecordIndexSettings"]
+
+_ENTRY_BYTES = 48
+"""What Java reckons for an entry of the record index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +35,45 @@ class MetadataSettings(Settings):
     def is_enabled(self) -> bool:
         """Whether it is compacted here. Who switches the metadata table off has none."""
         return self.compacts and self.keeps_table
+
+
+@dataclass(frozen=True, slots=True)
+class RecordIndexSettings(Settings):
+    """Whether a write builds a record index where there is none, and how many shards a new one gets."""
+
+    is_wanted: bool = setting(
+        "hoodie.metadata.global.record.level.index.enable",
+        False,
+        "Build a record index of the whole table with the next write, if there is none.",
+        older="hoodie.metadata.record.index.enable",
+    )
+    least_shards: int = setting(
+        "hoodie.metadata.global.record.level.index.min.filegroup.count",
+        10,
+        "Fewest file groups of a new record index.",
+        older="hoodie.metadata.record.index.min.filegroup.count",
+        least=1,
+    )
+    most_shards: int = setting(
+        "hoodie.metadata.global.record.level.index.max.filegroup.count",
+        10_000,
+        "Most file groups of a new record index.",
+        older="hoodie.metadata.record.index.max.filegroup.count",
+        least=1,
+    )
+    growth: float = setting(
+        "hoodie.metadata.record.index.growth.factor",
+        2.0,
+        "How many times the rows of now a new record index is made for.",
+    )
+    shard_bytes: int = setting(
+        "hoodie.metadata.record.index.max.filegroup.size",
+        1_073_741_824,
+        "Bytes of a file group for which a new record index is made.",
+        least=1,
+    )
+
+    def shards(self, rows: int) -> int:
+        """The number of shards for a table of so many rows: Java's rule."""
+        wanted = math.ceil(rows * self.growth) // max(1, self.shard_bytes // _ENTRY_BYTES)
+        return max(1, self.least_shards, min(self.most_shards, wanted))

@@ -34,7 +34,7 @@ from tablekeeper.config.keys import (
     WIDEN_TO_STRING,
 )
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
-from tablekeeper.config.metadata_settings import MetadataSettings
+from tablekeeper.config.metadata_settings import MetadataSettings, RecordIndexSettings
 from tablekeeper.config.registry import Setting, Settings
 from tablekeeper.config.service_settings import ClusteringSettings, CompactionSettings, LogCompactionSettings
 from tablekeeper.config.write_settings import WriteSettings
@@ -57,6 +57,7 @@ _CLASSES: tuple[type[Settings], ...] = (
     ClusteringSettings,
     LifecycleSettings,
     MetadataSettings,
+    RecordIndexSettings,
     HostingSettings,
 )
 

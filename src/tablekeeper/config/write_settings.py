@@ -24,10 +24,11 @@ _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4",
 
 
 class IndexKind(enum.Enum):
-    """How the file group of a key is found: by looking keys up, or by hashing them to a bucket."""
+    """How the file group of a key is found: in the files, by hashing it to a bucket, or by the table's record index."""
 
     SIMPLE = "SIMPLE"
     BUCKET = "BUCKET"
+    RECORD_INDEX = "RECORD_INDEX"
 
 
 class SortMode(enum.Enum):
@@ -69,8 +70,11 @@ def _index(text: str) -> IndexKind:
         return IndexKind.SIMPLE
     if name == "BUCKET":
         return IndexKind.BUCKET
+    if name in ("RECORD_INDEX", "GLOBAL_RECORD_LEVEL_INDEX"):
+        return IndexKind.RECORD_INDEX
     raise UnsupportedFeatureError(
-        f"index {name} is not supported: use hoodie.index.type=SIMPLE (keys unique in a partition) or BUCKET"
+        f"index {name} is not supported: use hoodie.index.type=SIMPLE (keys unique in a partition), BUCKET or "
+        "RECORD_INDEX"
     )
 
 
@@ -88,7 +92,8 @@ class WriteSettings(Settings):
     index: IndexKind = setting(
         INDEX_TYPE,
         IndexKind.SIMPLE,
-        "How keys find their file group: SIMPLE (or BLOOM, looked up alike) or BUCKET.",
+        "How keys find their file group: SIMPLE (or BLOOM, looked up alike), BUCKET, or RECORD_INDEX (or "
+        "GLOBAL_RECORD_LEVEL_INDEX), which is the default where the table has a record index.",
         parse=_index,
     )
     buckets: int = setting(BUCKET_COUNT, 4, "Buckets in each partition, with the bucket index.", least=1)
@@ -147,6 +152,7 @@ class WriteSettings(Settings):
         "all rows, PARTITION_PATH_REPARTITION (or _AND_SORT) into as few files a partition as it needs.",
     )
     gathers_scattered_rows: bool = True
+    names_index: bool = False
     max_partitions: int = setting(MAX_PARTITIONS, 20_000, "Most partitions that one write may touch.", least=1)
     task_memory_bytes: int = setting(
         "tablekeeper.write.task.memory.bytes",
@@ -174,6 +180,7 @@ class WriteSettings(Settings):
             **values,
             bucket_fields=_bucket_fields(_BUCKET_FIELDS.read(options), key_fields),
             gathers_scattered_rows=SORT_MODE not in options,
+            names_index=INDEX_TYPE in options,
         )
 
 

@@ -3,20 +3,14 @@
 `HFileReader` reads what Java writes, base files and contents of HFile log blocks alike: plain and
 gzip blocks, an index of any number of levels. It works on bytes in memory or on a range reader,
 and then fetches only the trailer, the index and the data blocks that a lookup needs.
-`encode_hfile` writes the smallest file that Java's reader accepts.
 
 The format has no usable checksums (Java writes type 0, none), so the reader leans on structure:
 block magics and lengths, strictly rising offsets and keys, first keys that match the index, the
 entry count of the trailer. Whatever does not fit is a `CorruptTableError` that names the file.
-
-Java's reader takes the end of a data block for earlier than it is by four bytes per started
-16 KiB on disk, and silently drops entries that begin there. The writer therefore closes a block
-before it reaches 16 KiB; a larger entry gets a block of its own, where nothing can be lost.
 """
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import struct
 import zlib
@@ -25,38 +19,46 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.hfile_layout import (
+    DATA_MAGIC,
+    ENTRY_HEAD,
+    FILE_INFO_MAGIC,
+    GZIP,
+    HEADER,
+    INDEX_ENTRY,
+    KEY_TAIL,
+    MAJOR_VERSION,
+    PLAIN,
+    PROTOBUF_MAGIC,
+    ROOT_INDEX_MAGIC,
+    TRAILER_MAGIC,
+    TRAILER_SIZE,
+)
 
-__all__ = ["HFileReader", "RangeSource", "encode_hfile"]
+__all__ = ["HFileReader", "RangeSource"]
 
-_DATA_MAGIC = b"DATABLK*"
 _LEAF_INDEX_MAGIC = b"IDXLEAF2"
 _INTERMEDIATE_INDEX_MAGIC = b"IDXINTE2"
-_ROOT_INDEX_MAGIC = b"IDXROOT2"
 _META_MAGIC = b"METABLKc"
-_FILE_INFO_MAGIC = b"FILEINF2"
-_TRAILER_MAGIC = b'TRABLK"$'
-_PROTOBUF_MAGIC = b"PBUF"
 
-_TRAILER_SIZE = 4096
-_MAJOR_VERSION = 3
-_BYTES_PER_CHECKSUM = 16 * 1024
-_GZIP, _PLAIN = 1, 2
 _MAX_INDEX_LEVELS = 8
 
-_HEADER = struct.Struct(">8siiqBii")
-_ENTRY_HEAD = struct.Struct(">iih")
-_INDEX_ENTRY = struct.Struct(">qi")
-_LATEST_TIMESTAMP = (1 << 63) - 1
-_KEY_TAIL = struct.pack(">BqB", 0, _LATEST_TIMESTAMP, 4)
-_COMPARATOR = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
+_ENTRY_SIZES = struct.Struct(">ii")
+# Blocks with no more than this between them are read together.
+_NEAR_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RangeSource:
-    """An object of `size` bytes of which `read(start, length)` returns a part."""
+    """An object of `size` bytes of which `read(start, length)` returns a part, and `ranges` several."""
 
     size: int
     read: Callable[[int, int], bytes]
+    ranges: Callable[[Sequence[tuple[int, int]]], Sequence[bytes]] | None = None
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """Several parts, at once where the object can do that."""
+        return self.ranges(ranges) if self.ranges is not None else [self.read(*each) for each in ranges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,8 @@ class HFileReader:
         self._source = source if isinstance(source, RangeSource) else _source_of(source)
         trailer = self._read_trailer()
         self.entry_count = trailer.get(7, 0)
-        self._codec = trailer.get(12, _PLAIN)
-        if self._codec not in (_GZIP, _PLAIN):
+        self._codec = trailer.get(12, PLAIN)
+        if self._codec not in (GZIP, PLAIN):
             raise self._corrupt(f"HFile compression codec {self._codec} is not gzip or none")
         self._index: list[_IndexEntry] = []
         self._meta: dict[bytes, _IndexEntry] = {}
@@ -100,6 +102,25 @@ class HFileReader:
         if number < 0:
             return None
         return self._block(number).get(key)
+
+    def find_many(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The values stored under those of `keys` (in rising order) that are here.
+
+        For a few keys out of many: blocks are fetched together, and not taken apart into entries. Values must hold no
+        bytes that look like the end of a stored key, which no text and no Avro of text does.
+        """
+        wanted: dict[int, list[bytes]] = {}
+        for key in keys:
+            number = bisect_right(self._first_keys, key) - 1
+            if number >= 0:
+                wanted.setdefault(number, []).append(key)
+        found: dict[bytes, bytes] = {}
+        for number, payload in self._payloads(list(wanted)):
+            for key in wanted[number]:
+                value = _value_in(payload, key)
+                if value is not None:
+                    found[key] = value
+        return found
 
     def scan_prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries whose key starts with `prefix`, in key order."""
@@ -129,25 +150,25 @@ class HFileReader:
         return data
 
     def _read_trailer(self) -> dict[int, int]:
-        if self._source.size < _TRAILER_SIZE:
+        if self._source.size < TRAILER_SIZE:
             raise self._corrupt(f"{self._source.size} bytes are too few for an HFile")
-        data = self._read(self._source.size - _TRAILER_SIZE, _TRAILER_SIZE)
-        if not data.startswith(_TRAILER_MAGIC):
+        data = self._read(self._source.size - TRAILER_SIZE, TRAILER_SIZE)
+        if not data.startswith(TRAILER_MAGIC):
             raise self._corrupt("HFile trailer magic is missing")
         version = int.from_bytes(data[-3:], "big")
-        if version != _MAJOR_VERSION:
-            raise self._corrupt(f"HFile version {version} is not {_MAJOR_VERSION}")
-        fields = self._decode_delimited(data, len(_TRAILER_MAGIC))
+        if version != MAJOR_VERSION:
+            raise self._corrupt(f"HFile version {version} is not {MAJOR_VERSION}")
+        fields = self._decode_delimited(data, len(TRAILER_MAGIC))
         return {number: value for number, value in fields if isinstance(value, int)}
 
     def _load_on_open(self, trailer: Mapping[int, int]) -> None:
-        start, end = trailer.get(2, -1), self._source.size - _TRAILER_SIZE
+        start, end = trailer.get(2, -1), self._source.size - TRAILER_SIZE
         if not 0 <= start < end:
             raise self._corrupt(f"HFile index offset {start} is outside the file")
         section = self._read(start, end - start)
-        root, position = self._unpack(section, 0, _ROOT_INDEX_MAGIC)
-        meta, position = self._unpack(section, position, _ROOT_INDEX_MAGIC)
-        info, _ = self._unpack(section, position, _FILE_INFO_MAGIC)
+        root, position = self._unpack(section, 0, ROOT_INDEX_MAGIC)
+        meta, position = self._unpack(section, position, ROOT_INDEX_MAGIC)
+        info, _ = self._unpack(section, position, FILE_INFO_MAGIC)
         entries = self._decode_root_index(root, trailer.get(5, 0), sized_keys=True)
         for level in range(self._index_levels(trailer) - 1, 0, -1):
             magic = _LEAF_INDEX_MAGIC if level == 1 else _INTERMEDIATE_INDEX_MAGIC
@@ -165,19 +186,19 @@ class HFileReader:
 
     def _unpack(self, data: bytes, position: int, magic: bytes) -> tuple[bytes, int]:
         """Payload of the block at `position` of `data`, and the position after the block."""
-        end = position + _HEADER.size
+        end = position + HEADER.size
         if end > len(data):
             raise self._corrupt("HFile block header is cut off")
-        found, on_disk, plain_size, _, _, _, with_header = _HEADER.unpack_from(data, position)
+        found, on_disk, plain_size, _, _, _, with_header = HEADER.unpack_from(data, position)
         if found != magic:
             raise self._corrupt(f"HFile block {magic!r} expected, {found!r} found")
         if on_disk < 0 or plain_size < 0 or end + on_disk > len(data):
             raise self._corrupt(f"HFile block {magic!r} is cut off")
-        payload_size = with_header - _HEADER.size
+        payload_size = with_header - HEADER.size
         if not 0 <= payload_size <= on_disk:
             raise self._corrupt(f"HFile block {magic!r} has impossible sizes")
         payload = data[end : end + payload_size]
-        if self._codec == _GZIP:
+        if self._codec == GZIP:
             payload = self._gunzip(payload, plain_size)
         if len(payload) != plain_size:
             raise self._corrupt(f"HFile block {magic!r} holds {len(payload)} bytes, its header says {plain_size}")
@@ -202,10 +223,10 @@ class HFileReader:
         entries: list[_IndexEntry] = []
         position = 0
         while len(entries) < count:
-            if position + _INDEX_ENTRY.size >= len(data):
+            if position + INDEX_ENTRY.size >= len(data):
                 raise self._corrupt(f"HFile index has fewer entries than the {count} of the trailer")
-            offset, size = _INDEX_ENTRY.unpack_from(data, position)
-            length, position = self._decode_vint(data, position + _INDEX_ENTRY.size)
+            offset, size = INDEX_ENTRY.unpack_from(data, position)
+            length, position = self._decode_vint(data, position + INDEX_ENTRY.size)
             key = data[position : position + length]
             if length < 0 or len(key) != length:
                 raise self._corrupt("HFile index key is cut off")
@@ -229,10 +250,10 @@ class HFileReader:
         entries = []
         for start, end in itertools.pairwise(relative):
             raw = data[keys_start + start : keys_start + end] if 0 <= start < end else b""
-            if len(raw) != end - start or len(raw) < _INDEX_ENTRY.size:
+            if len(raw) != end - start or len(raw) < INDEX_ENTRY.size:
                 raise self._corrupt("HFile index entry is cut off")
-            offset, size = _INDEX_ENTRY.unpack_from(raw)
-            entries.append(_IndexEntry(self._strip_key(raw[_INDEX_ENTRY.size :]), offset, size))
+            offset, size = INDEX_ENTRY.unpack_from(raw)
+            entries.append(_IndexEntry(self._strip_key(raw[INDEX_ENTRY.size :]), offset, size))
         return entries
 
     def _check_rising(self, entries: Sequence[_IndexEntry]) -> None:
@@ -253,16 +274,32 @@ class HFileReader:
             self._blocks[number] = dict(self._decode_block(number))
         return self._blocks[number]
 
+    def _payloads(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The content of these data blocks, in their order; of neighbours a run is read at once."""
+        runs: list[list[int]] = []
+        end = -_NEAR_BYTES - 1
+        for number in numbers:
+            entry = self._index[number]
+            if entry.offset - end > _NEAR_BYTES:
+                runs.append([])
+            runs[-1].append(number)
+            end = entry.offset + entry.size
+        ranges = [(self._index[run[0]].offset, self._index[run[-1]]) for run in runs]
+        contents = self._source.read_many([(start, last.offset + last.size - start) for start, last in ranges])
+        for run, (start, _), content in zip(runs, ranges, contents, strict=True):
+            for number in run:
+                yield number, self._unpack(content, self._index[number].offset - start, DATA_MAGIC)[0]
+
     def _decode_block(self, number: int) -> list[tuple[bytes, bytes]]:
         index = self._index[number]
-        data, _ = self._unpack(self._read(index.offset, index.size), 0, _DATA_MAGIC)
+        data, _ = self._unpack(self._read(index.offset, index.size), 0, DATA_MAGIC)
         entries: list[tuple[bytes, bytes]] = []
         position = 0
         while position < len(data):
-            if position + _ENTRY_HEAD.size > len(data):
+            if position + ENTRY_HEAD.size > len(data):
                 raise self._corrupt("HFile entry is cut off")
-            key_size, value_size, content_size = _ENTRY_HEAD.unpack_from(data, position)
-            key_start = position + _ENTRY_HEAD.size
+            key_size, value_size, content_size = ENTRY_HEAD.unpack_from(data, position)
+            key_start = position + ENTRY_HEAD.size
             value_start = position + 8 + key_size
             end = value_start + value_size
             if content_size < 0 or key_size < content_size + 2 or value_size < 0 or end >= len(data) or data[end]:
@@ -297,10 +334,10 @@ class HFileReader:
         return (~value if negative else value), position + 1 + size
 
     def _decode_file_info(self, data: bytes) -> dict[bytes, bytes]:
-        if not data.startswith(_PROTOBUF_MAGIC):
+        if not data.startswith(PROTOBUF_MAGIC):
             raise self._corrupt("HFile file info has no protobuf magic")
         info: dict[bytes, bytes] = {}
-        for number, pair in self._decode_delimited(data, len(_PROTOBUF_MAGIC)):
+        for number, pair in self._decode_delimited(data, len(PROTOBUF_MAGIC)):
             if number != 1 or not isinstance(pair, bytes):
                 continue
             fields = dict(self._decode_message(pair))
@@ -348,131 +385,18 @@ class HFileReader:
         raise self._corrupt("HFile protobuf number is too long")
 
 
-def encode_hfile(
-    entries: Sequence[tuple[bytes, bytes]],
-    *,
-    schema_json: str,
-    compress: bool = True,
-    block_size: int = _BYTES_PER_CHECKSUM,
-    created_ms: int = 0,
-    more_info: Mapping[bytes, bytes] | None = None,
-) -> bytes:
-    """An HFile of `entries`, which must be sorted by key without duplicates.
-
-    `schema_json` is the Avro schema of the values; readers take it from the file info, to which `more_info` is added.
-    """
-    keys = [key for key, _ in entries]
-    if any(before >= after for before, after in itertools.pairwise(keys)):
-        raise ValueError("the entries of an HFile have rising keys, each once")
-    out = bytearray()
-    index: list[_IndexEntry] = []
-    for first_key, payload in _plan_blocks(entries, min(block_size, _BYTES_PER_CHECKSUM) - _HEADER.size):
-        block = _encode_block(_DATA_MAGIC, payload, compress=compress, previous=index[-1].offset if index else -1)
-        index.append(_IndexEntry(first_key, len(out), len(block)))
-        out += block
-    root_offset = len(out)
-    root = b"".join(_encode_root_entry(entry) for entry in index)
-    out += _encode_block(_ROOT_INDEX_MAGIC, root, compress=compress)
-    out += _encode_block(_ROOT_INDEX_MAGIC, b"", compress=compress)
-    info_offset = len(out)
-    info = _encode_file_info(entries, schema_json=schema_json, created_ms=created_ms, more=more_info or {})
-    out += _encode_block(_FILE_INFO_MAGIC, info, compress=compress)
-    trailer: dict[int, int | bytes] = {
-        1: info_offset,
-        2: root_offset,
-        3: sum(_entry_size(key, value) for key, value in entries),
-        5: len(index),
-        6: 0,
-        7: len(entries),
-        8: 1,
-        9: index[0].offset if index else -1,
-        10: index[-1].offset if index else 0,
-        11: _COMPARATOR,
-        12: _GZIP if compress else _PLAIN,
-    }
-    return bytes(out + _encode_trailer(trailer))
-
-
 def _source_of(data: bytes | memoryview) -> RangeSource:
     return RangeSource(size=len(data), read=lambda start, length: bytes(data[start : start + length]))
 
 
-def _entry_size(key: bytes, value: bytes) -> int:
-    return 8 + 2 + len(key) + len(_KEY_TAIL) + len(value) + 1
-
-
-def _plan_blocks(entries: Sequence[tuple[bytes, bytes]], limit: int) -> Iterator[tuple[bytes, bytes]]:
-    """First key and payload of each data block; no block of more than one entry is larger than `limit`."""
-    payload = bytearray()
-    first_key = b""
-    for key, value in entries:
-        if payload and len(payload) + _entry_size(key, value) > limit:
-            yield first_key, bytes(payload)
-            payload.clear()
-        if not payload:
-            first_key = key
-        payload += _ENTRY_HEAD.pack(len(key) + 2 + len(_KEY_TAIL), len(value), len(key))
-        payload += key + _KEY_TAIL + value + b"\0"
-    if payload:
-        yield first_key, bytes(payload)
-
-
-def _encode_block(magic: bytes, payload: bytes, *, compress: bool, previous: int = -1) -> bytes:
-    stored = gzip.compress(payload, compresslevel=6, mtime=0) if compress else payload
-    with_header = _HEADER.size + len(stored)
-    checksums = 4 * -(-with_header // _BYTES_PER_CHECKSUM)
-    header = _HEADER.pack(magic, len(stored) + checksums, len(payload), previous, 0, _BYTES_PER_CHECKSUM, with_header)
-    return header + stored + bytes(checksums)
-
-
-def _encode_root_entry(entry: _IndexEntry) -> bytes:
-    head = _INDEX_ENTRY.pack(entry.offset, entry.size)
-    return head + _encode_vint(len(entry.key) + 2) + struct.pack(">h", len(entry.key)) + entry.key
-
-
-def _encode_file_info(
-    entries: Sequence[tuple[bytes, bytes]], *, schema_json: str, created_ms: int, more: Mapping[bytes, bytes]
-) -> bytes:
-    count = max(1, len(entries))
-    last_key = entries[-1][0] if entries else b""
-    info = {
-        b"schema": schema_json.encode(),
-        b"hfile.LASTKEY": struct.pack(">h", len(last_key)) + last_key if last_key else b"",
-        b"MAX_MEMSTORE_TS_KEY": bytes(8),
-        b"KEY_VALUE_VERSION": struct.pack(">i", 1),
-        b"hfile.AVG_KEY_LEN": struct.pack(">i", sum(len(key) for key, _ in entries) // count),
-        b"hfile.AVG_VALUE_LEN": struct.pack(">i", sum(len(value) for _, value in entries) // count),
-        b"hfile.CREATE_TIME_TS": struct.pack(">q", created_ms),
-        **more,
-    }
-    message = b"".join(_encode_field(1, _encode_field(1, key) + _encode_field(2, value)) for key, value in info.items())
-    return _PROTOBUF_MAGIC + _encode_varint(len(message)) + message
-
-
-def _encode_trailer(fields: Mapping[int, int | bytes]) -> bytes:
-    message = b"".join(_encode_field(number, value) for number, value in fields.items())
-    head = _TRAILER_MAGIC + _encode_varint(len(message)) + message
-    return head + bytes(_TRAILER_SIZE - len(head) - 1) + bytes([_MAJOR_VERSION])
-
-
-def _encode_field(number: int, value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        return _encode_varint(number << 3) + _encode_varint(value)
-    return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
-
-
-def _encode_varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _encode_vint(value: int) -> bytes:
-    if value <= 127:
-        return bytes([value])
-    size = (value.bit_length() + 7) // 8
-    return bytes([256 - 112 - size]) + value.to_bytes(size, "big")
+def _value_in(payload: bytes, key: bytes) -> bytes | None:
+    """The value of `key` in the content of a block. A stored key ends in bytes that no text contains."""
+    mark = struct.pack(">h", len(key)) + key + KEY_TAIL
+    at = payload.find(mark)
+    if at < _ENTRY_SIZES.size:
+        return None
+    key_size, value_size = _ENTRY_SIZES.unpack_from(payload, at - _ENTRY_SIZES.size)
+    start = at + len(mark)
+    if key_size != len(mark) or not 0 <= value_size < len(payload) - start:
+        return None
+    return payload[start : start + value_size]

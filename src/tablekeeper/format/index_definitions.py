@@ -11,20 +11,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.record_index import RECORD_INDEX
 
-__all__ = ["IndexDefinition", "decode_index_definitions", "remove_index_definitions"]
+__all__ = ["IndexDefinition", "add_record_index_definition", "decode_index_definitions", "remove_index_definitions"]
 
 _DEFINITIONS = "indexDefinitions"
+_PARTITIONED = "isPartitioned"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDefinition:
-    """One index: its name (that of its metadata partition), kind, columns and format version (`V1`, `V2`)."""
+    """One index: its name (that of its metadata partition), kind, columns and format version (`V1`, `V2`).
+
+    `is_partitioned` says of a record index that it knows keys by partition, and not of the whole table.
+    """
 
     name: str
     kind: str
     columns: tuple[str, ...]
     version: str
+    is_partitioned: bool = False
 
 
 def decode_index_definitions(data: bytes, *, file: str) -> dict[str, IndexDefinition]:
@@ -43,6 +49,23 @@ def remove_index_definitions(data: bytes, *, names: Collection[str], file: str) 
     return json.dumps(content | {_DEFINITIONS: kept}, indent=2).encode()
 
 
+def add_record_index_definition(data: bytes | None, *, file: str) -> bytes:
+    """The file (None if there is none yet) with the definition of a record index of the whole table."""
+    content: dict[str, Any] = {_DEFINITIONS: {}}
+    if data is not None:
+        decode_index_definitions(data, file=file)
+        content = _load(data)
+    definition = {
+        "indexName": RECORD_INDEX,
+        "indexType": RECORD_INDEX,
+        "indexFunction": "",
+        "sourceFields": [],
+        "indexOptions": {_PARTITIONED: "false"},
+        "version": "V1",
+    }
+    return json.dumps(content | {_DEFINITIONS: content[_DEFINITIONS] | {RECORD_INDEX: definition}}, indent=2).encode()
+
+
 def _load(data: bytes) -> dict[str, Any]:
     content = json.loads(data)
     if not isinstance(content, dict):
@@ -57,4 +80,5 @@ def _decode(name: str, entry: dict[str, Any]) -> IndexDefinition:
     kind, version = entry.get("indexType") or name, entry.get("version") or "V1"
     if not isinstance(kind, str) or not isinstance(version, str):
         raise TypeError(f"indexType or version of {name} is not text")
-    return IndexDefinition(name, kind, tuple(columns), version)
+    options = entry.get("indexOptions") or {}
+    return IndexDefinition(name, kind, tuple(columns), version, str(options.get(_PARTITIONED)).lower() == "true")

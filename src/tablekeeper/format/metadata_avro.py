@@ -11,7 +11,7 @@ bound as (position in the union of wrappers, value).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "RawStats",
     "decode_raw_record",
     "encode_raw_record",
+    "encode_record_index",
 ]
 
 _DOUBLE = struct.Struct("<d")
@@ -77,6 +78,15 @@ def encode_raw_record(record: RawRecord) -> bytes:
     out += _NULL if record.stats is None else _PRESENT + _encode_stats(record.stats)
     out += _NULL + _NULL
     return bytes(out)
+
+
+def encode_record_index(kind: int, fields: Sequence[str | int]) -> bytes:
+    """A record of the record index: its fields in schema order, the last of which is the encoding of the file id."""
+    *nullable, encoding = fields
+    out = bytearray(_HEAD + _NULL + _long(kind) + _NULL * 3 + _PRESENT)
+    for value in nullable:
+        out += _PRESENT + (_text(value) if isinstance(value, str) else _long(value))
+    return bytes(out + _long(int(encoding)) + _NULL + _NULL)
 
 
 def decode_raw_record(data: bytes) -> RawRecord | None:

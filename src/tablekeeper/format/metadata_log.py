@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
-from tablekeeper.format.hfile import HFileReader, encode_hfile
+from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.hfile_writer import encode_hfile
 from tablekeeper.format.log_blocks import (
     BlockType,
     HeaderKey,
@@ -43,6 +44,7 @@ __all__ = [
     "MetadataFileGroup",
     "decode_metadata_base_name",
     "decode_metadata_log",
+    "effective_blocks",
     "encode_metadata_base",
     "encode_metadata_base_name",
     "encode_metadata_log",
@@ -94,7 +96,7 @@ class MetadataFileGroup:
         self._base = base
         self._base_file = base_file
         self._base_schema = "" if base is None else _schema_of(base, base_file)
-        self._blocks = _effective(blocks)
+        self._blocks = effective_blocks(blocks)
 
     def find(self, key: str) -> MetadataRecord | None:
         """The merged record of `key`."""
@@ -149,10 +151,10 @@ def decode_metadata_base_name(name: str) -> MetadataBaseName | None:
     return MetadataBaseName(*match.groups()) if match else None
 
 
-def encode_metadata_base(entries: Sequence[tuple[bytes, bytes]], *, created_ms: int = 0) -> bytes:
+def encode_metadata_base(entries: Iterable[tuple[bytes, bytes]], *, created_ms: int = 0) -> bytes:
     """A base file of `entries`, as `MetadataFileGroup.compacted` gives them."""
-    info = {_MIN_KEY_INFO: entries[0][0], _MAX_KEY_INFO: entries[-1][0]} if entries else {}
-    return encode_hfile(entries, schema_json=metadata_schema_json(), created_ms=created_ms, more_info=info)
+    bounds = (_MIN_KEY_INFO, _MAX_KEY_INFO)
+    return encode_hfile(entries, schema_json=metadata_schema_json(), created_ms=created_ms, bounds_info=bounds)
 
 
 def encode_metadata_base_name(name: MetadataBaseName) -> str:
@@ -199,7 +201,7 @@ def _decode_block(block: LogBlock, instant: str, *, file: str) -> MetadataBlock:
     raise UnsupportedFeatureError(f"{file}: log blocks of type {block.type.name} are not read in a metadata table")
 
 
-def _effective(blocks: Sequence[MetadataBlock]) -> list[MetadataBlock]:
+def effective_blocks(blocks: Sequence[MetadataBlock]) -> list[MetadataBlock]:
     """The blocks that count, in order, where log compactions have merged some."""
     by_instant: dict[str, list[MetadataBlock]] = {}
     for block in blocks:

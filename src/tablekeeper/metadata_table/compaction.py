@@ -27,6 +27,7 @@ dropped it.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ from tablekeeper.format.metadata_log import (
     encode_metadata_base_name,
 )
 from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.clean import plan_old_files
 from tablekeeper.metadata_table.compaction_plan import (
     Merge,
@@ -63,6 +65,7 @@ from tablekeeper.metadata_table.layout import (
     metadata_config,
 )
 from tablekeeper.metadata_table.presence import refuse_lost_commits
+from tablekeeper.metadata_table.record_index import load_record_index_shard
 from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import (
     SCHEMA_KEY,
@@ -259,14 +262,20 @@ def _find_obstacle(environment: OpenTable, config: TableConfig) -> _HeldUp | Non
 
 
 def _merge(environment: OpenTable, partition: str, slice_: MetadataSlice) -> _NewBase:
-    group = load_metadata_file_group(environment.storage, slice_, runtime=environment.runtime)
+    storage, runtime = environment.storage, environment.runtime
     try:
-        entries = list(group.compacted())
+        if partition == RECORD_INDEX:
+            entries = load_record_index_shard(storage, slice_, runtime=runtime).entries()
+        else:
+            entries = load_metadata_file_group(storage, slice_, runtime=runtime).compacted()
+        counted = itertools.count()
+        data = encode_metadata_base(
+            (entry for entry, _ in zip(entries, counted, strict=False)), created_ms=runtime.clock.now_ms()
+        )
     except ValueError as error:
         path = join_path(METADATA_DIRECTORY, partition)
         raise CorruptTableError(file=path, reason=f"file group {slice_.file_id} does not merge ({error})") from error
-    data = encode_metadata_base(entries, created_ms=environment.runtime.clock.now_ms())
-    return _NewBase(FileGroupId(partition, slice_.file_id), slice_, len(entries), data)
+    return _NewBase(FileGroupId(partition, slice_.file_id), slice_, next(counted), data)
 
 
 def _wait_for_clock(environment: OpenTable, merge: Merge) -> None:

@@ -8,10 +8,11 @@ files after them, because a log file without an instant counts as committed once
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.errors import FencedError
+from tablekeeper.errors import CorruptTableError, FencedError
 from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.data_files import decode_log_name, encode_log_name
@@ -22,6 +23,7 @@ from tablekeeper.format.metadata_records import (
     metadata_file_group_index,
     metadata_partition_name,
 )
+from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.indexes import MetadataIndexes
 from tablekeeper.metadata_table.layout import (
     FILES,
@@ -33,6 +35,7 @@ from tablekeeper.metadata_table.layout import (
     metadata_config,
     plan_metadata_slices,
 )
+from tablekeeper.metadata_table.record_index import NO_KEY_CHANGES, IndexLog, KeyChanges, record_index_ids
 from tablekeeper.metadata_table.records import MetadataChange, change_of_clean, plan_metadata_update
 from tablekeeper.model import (
     SCHEMA_KEY,
@@ -61,6 +64,7 @@ from tablekeeper.timeline import (
 from tablekeeper.timeline.history import archived_completions
 
 __all__ = [
+    "has_merged",
     "load_listed_files",
     "remove_metadata_update",
     "rollback_metadata_update",
@@ -70,6 +74,9 @@ __all__ = [
 
 _ONLY_WRITER = "0-0-0"
 _LOG_VERSION = 1
+_BEGINNING = "0" * 13
+"""How the times begin at which partitions of the metadata table are begun."""
+_NEVER = "9" * 17
 
 
 def write_metadata_update(
@@ -81,8 +88,11 @@ def write_metadata_update(
     requested_at: RequestedTime,
     completed_at: CompletionTime,
     runtime: Runtime,
+    keys: KeyChanges = NO_KEY_CHANGES,
 ) -> None:
-    """Commit `change` to the metadata table, replacing what an earlier attempt at the same action left.
+    """Commit `change` to the metadata table and `keys` to its record index.
+
+    What an earlier attempt at the same action left is replaced.
 
     The caller holds the table lock, and completes the action on the data table afterwards. The delta commit completes
     at `completed_at`, or just after the newest time on the metadata table's own timeline where clocks disagree.
@@ -92,14 +102,17 @@ def write_metadata_update(
     _remove(storage, config, requested_at, listings=listings.values(), timeline=timeline)
     groups = {partition: _file_ids(files) for partition, files in listings.items()}
     plan = plan_metadata_update(change, indexes, groups=groups)
+    key_logs = keys.logs(_shard_ids(listings[RECORD_INDEX])) if RECORD_INDEX in listings else {}
     own = metadata_config(config)
     requested = create_requested(storage, own, requested_at=requested_at, action=Action.DELTA_COMMIT)
     inflight = start_inflight(storage, own, requested)
 
-    def write_log(item: tuple[FileGroupId, list[MetadataRecord]]) -> WriteStat:
-        return _write_log(storage, *item, instant=requested_at, created_ms=runtime.clock.now_ms())
+    def write_log(item: tuple[FileGroupId, IndexLog]) -> WriteStat:
+        return _write_log(storage, *item, instant=requested_at)
 
-    stats = runtime.threads.map(write_log, plan.items())
+    logs = {group: _log_of(records, requested_at, runtime=runtime) for group, records in plan.items()}
+    logs |= {FileGroupId(RECORD_INDEX, file_id): log for file_id, log in key_logs.items()}
+    stats = runtime.threads.map(write_log, logs.items())
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     content = encode_commit_metadata(CommitMetadata(Operation.UPSERT, tuple(stats), extra))
     complete_instant(storage, own, inflight, completed_at=_not_before(timeline, completed_at), content=content)
@@ -155,6 +168,23 @@ def withdraw_late_update(
     remove_instant_files(storage, own, *(completed[:-1] if completed else pending))
 
 
+def has_merged(storage: Storage, config: TableConfig, partition: str, targets: Iterable[RequestedTime]) -> bool:
+    """Whether base files of a metadata partition hold what one of these completed actions did.
+
+    They do if they were compacted since, or if the partition was begun since, with what the table held by then.
+    """
+    timeline = load_metadata_timeline(storage, config)
+    files = storage.list_files(join_path(METADATA_DIRECTORY, partition))
+    begun_at = _begun_at(files, timeline, archived_completions(storage, metadata_config(config)))
+    for target in targets:
+        completed_at = timeline.completion_of(target)
+        if completed_at is None or (begun_at is not None and completed_at.value < begun_at):
+            return True
+        if _is_compacted(files, timeline, target):
+            return True
+    return False
+
+
 def load_listed_files(
     storage: Storage, config: TableConfig, names: Mapping[str, Iterable[str]], *, runtime: Runtime
 ) -> dict[str, frozenset[str]]:
@@ -192,17 +222,23 @@ def _file_ids(files: Iterable[FileInfo]) -> tuple[str, ...]:
     return tuple(sorted({name.file_id for name in (*bases, *logs) if name is not None}))
 
 
-def _write_log(
-    storage: Storage,
-    group: FileGroupId,
-    records: Sequence[MetadataRecord],
-    *,
-    instant: RequestedTime,
-    created_ms: int,
-) -> WriteStat:
+def _shard_ids(files: Sequence[FileInfo]) -> tuple[str, ...]:
+    shards = record_index_ids(files)
+    if not shards:
+        path = join_path(METADATA_DIRECTORY, RECORD_INDEX)
+        raise CorruptTableError(file=path, reason="the record index has no file group here, though it is in use")
+    return shards
+
+
+def _log_of(records: Sequence[MetadataRecord], instant: RequestedTime, *, runtime: Runtime) -> IndexLog:
+    encode = partial(encode_metadata_log, records, instant=instant.value, created_ms=runtime.clock.now_ms())
+    return IndexLog(len(records), encode)
+
+
+def _write_log(storage: Storage, group: FileGroupId, log: IndexLog, *, instant: RequestedTime) -> WriteStat:
     name = encode_log_name(file_id=group.file_id, instant=instant.value, version=_LOG_VERSION, write_token=_ONLY_WRITER)
     path = join_path(group.partition, name)
-    data = encode_metadata_log(records, instant=instant.value, created_ms=created_ms)
+    data = log.load()
     # Never over a file that is there: the next process to hold the lock may have put it there by now.
     if not storage.put_if_absent(join_path(METADATA_DIRECTORY, path), data):
         raise FencedError(f"{path} of the metadata table exists already: another process is writing it; retry.")
@@ -210,8 +246,8 @@ def _write_log(
         group=group,
         path=path,
         size=len(data),
-        writes=len(records),
-        updates=len(records),
+        writes=log.entries,
+        updates=log.entries,
         previous_commit=instant.value,
         log_version=_LOG_VERSION,
     )
@@ -240,6 +276,18 @@ def _not_before(timeline: Timeline, wanted: CompletionTime) -> CompletionTime:
     if timeline.newest_time < wanted.value:
         return wanted
     return CompletionTime(following_time(timeline.newest_time))
+
+
+def _begun_at(
+    files: Sequence[FileInfo], timeline: Timeline, archived: Callable[[RequestedTime], CompletionTime | None]
+) -> str | None:
+    """When a metadata partition was begun, as far as its first files still tell: after all time if that is unknown."""
+    names = [decode_metadata_base_name(file.name) or decode_log_name(file.name) for file in files]
+    first = min((name.instant for name in names if name is not None), default="")
+    if not first.startswith(_BEGINNING):
+        return None
+    begun = timeline.completion_of(RequestedTime(first)) or archived(RequestedTime(first))
+    return begun.value if begun is not None else _NEVER
 
 
 def _is_compacted(files: Sequence[FileInfo], timeline: Timeline, target: RequestedTime) -> bool:

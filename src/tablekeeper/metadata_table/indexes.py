@@ -1,7 +1,8 @@
 """Which partitions of a metadata table this package keeps in step, and what becomes of the others.
 
-Kept in step are `files`, `column_stats` and `partition_stats`. The others (record, bloom, secondary, expression) stay
-as they are through actions that leave them right. An index that misses a commit answers queries wrongly and
+Kept in step are `files`, `column_stats`, `partition_stats`, and a record index of the whole table. The others (bloom,
+secondary, expression, a record index by partitions) stay as they are through actions that leave them right. An index
+that misses a commit answers queries wrongly and
 without a word, and building it anew can take hours: an action that would leave one wrong is refused, unless the
 caller consents to losing it. It is then switched off before the commit that it would miss: first the table's
 properties stop naming it, then its definition and directory go, as when Java drops an index.
@@ -10,7 +11,7 @@ What an index needs to know decides which actions leave it right:
 
 | index | holds | compaction | log compaction |
 |---|---|---|---|
-| record | the file group of each key | right: no key moves | right |
+| record, by partitions | the file group of each key | right: no key moves | right |
 | secondary | the keys of each value | right: no value changes | right |
 | bloom | a filter for each base file | wrong: new base files | right |
 | expression | statistics of each file | wrong: new files | wrong: new files |
@@ -21,7 +22,7 @@ that nothing asks for any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tablekeeper.config.keys import INDEX_DROP
@@ -29,6 +30,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.column_stats import value_type_of
 from tablekeeper.format.index_definitions import decode_index_definitions, remove_index_definitions
+from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.layout import COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
 from tablekeeper.model import Operation, join_path
 from tablekeeper.storage import Storage
@@ -42,6 +44,7 @@ __all__ = [
     "plan_metadata_indexes",
     "refuse_index_loss",
     "statistics_outdate",
+    "without_record_index",
 ]
 
 INDEX_DEFINITIONS_PATH = ".hoodie/.index_defs/index.json"
@@ -50,6 +53,8 @@ _INDEX_VERSION = "V2"
 _STAYS_RIGHT = {
     Operation.COMPACT: ("record_index", "secondary_index_"),
     Operation.LOG_COMPACT: ("record_index", "secondary_index_", "bloom_filters"),
+    # Building an index changes no other one.
+    Operation.INDEX: ("",),
 }
 
 
@@ -71,6 +76,11 @@ class MetadataIndexes:
     @property
     def has_statistics(self) -> bool:
         return COLUMN_STATS in self.updated
+
+    @property
+    def has_record_index(self) -> bool:
+        """Whether a record index is kept in step, which knows the keys of the whole table."""
+        return RECORD_INDEX in self.updated
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -121,6 +131,8 @@ def plan_metadata_indexes(
         stats is not None and stats.version == _INDEX_VERSION and COLUMN_STATS in present and not outdated_statistics
     )
     kept = _MAINTAINED if keeps_stats else (FILES,)
+    if RECORD_INDEX in named and not (RECORD_INDEX in known and known[RECORD_INDEX].is_partitioned):
+        kept = (*kept, RECORD_INDEX)
     stays_right = () if operation is None else _STAYS_RIGHT.get(operation, ())
     stays = (*kept, *(name for name in named if name.startswith(stays_right)))
     dropped = tuple(name for name in dict.fromkeys(present) if name not in stays)
@@ -133,6 +145,20 @@ def plan_metadata_indexes(
         dropped=dropped,
         columns=stats.columns if stats is not None and keeps_stats else (),
         definitions=remaining,
+    )
+
+
+def without_record_index(indexes: MetadataIndexes) -> MetadataIndexes:
+    """The same with the record index among what is dropped."""
+    definitions = indexes.definitions
+    if definitions is not None:
+        definitions = remove_index_definitions(definitions, names=(RECORD_INDEX,), file=INDEX_DEFINITIONS_PATH)
+    return replace(
+        indexes,
+        updated=tuple(name for name in indexes.updated if name != RECORD_INDEX),
+        listed=tuple(name for name in indexes.listed if name != RECORD_INDEX),
+        dropped=(*indexes.dropped, RECORD_INDEX),
+        definitions=definitions,
     )
 
 

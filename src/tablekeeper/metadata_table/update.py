@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.table_properties import METADATA_INFLIGHT_KEY, METADATA_PARTITIONS_KEY
 from tablekeeper.format.metadata_records import ColumnRange
+from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.delta_commit import (
+    has_merged,
     load_listed_files,
     remove_metadata_update,
     rollback_metadata_update,
@@ -25,8 +27,10 @@ from tablekeeper.metadata_table.indexes import (
     drop_metadata_indexes,
     load_metadata_indexes,
     refuse_index_loss,
+    without_record_index,
 )
 from tablekeeper.metadata_table.ranges import load_missing_ranges
+from tablekeeper.metadata_table.record_index import KeyChanges
 from tablekeeper.metadata_table.records import change_of_clean, change_of_commit
 from tablekeeper.model import CommitMetadata, CompletionTime, RequestedTime
 from tablekeeper.timeline.properties_file import change_properties, load_table_config
@@ -44,10 +48,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MetadataPolicy:
-    """What this write wants of the metadata table: kept or off, and whether its statistics can follow the schema."""
+    """What this write wants of the metadata table: kept or off, and whether its statistics can follow the schema.
+
+    `has_record_index` says that there was one when the write began.
+    """
 
     is_enabled: bool = True
     outdates_statistics: bool = False
+    has_record_index: bool = False
 
 
 def sync_commit(
@@ -56,6 +64,7 @@ def sync_commit(
     metadata: CommitMetadata,
     *,
     known_ranges: Mapping[str, Sequence[ColumnRange]],
+    keys: KeyChanges,
     requested_at: RequestedTime,
     completed_at: CompletionTime,
 ) -> tuple[str, ...]:
@@ -93,6 +102,7 @@ def sync_commit(
         requested_at=requested_at,
         completed_at=completed_at,
         runtime=environment.runtime,
+        keys=keys,
     )
     return notes
 
@@ -171,16 +181,19 @@ def sync_clean(
     )
 
 
-def release_indexes(environment: LockedTable, *, action: str) -> None:
-    """Before an action that takes completed commits back: drop the indexes that would still know their rows.
+def release_indexes(environment: LockedTable, *, action: str, targets: Iterable[RequestedTime]) -> None:
+    """Before an action that takes the completed commits `targets` back: drop the indexes that would still know them.
 
-    Raises `UnsupportedFeatureError` unless the caller consents. The caller holds the table lock.
+    Raises `UnsupportedFeatureError` unless the caller consents. A record index can forget commits; where base files of
+    it hold what they wrote it is dropped without consent, because the caller builds it anew. Under the table lock.
     """
     config = load_table_config(environment.storage)
     if not config.has_metadata_table:
         return
     indexes = load_metadata_indexes(environment.storage, config)
     refuse_index_loss(config, indexes, action=action, consents=environment.drops_indexes)
+    if indexes.has_record_index and has_merged(environment.storage, config, RECORD_INDEX, targets):
+        indexes = without_record_index(indexes)
     _drop_unmaintained(environment, config, indexes)
 
 

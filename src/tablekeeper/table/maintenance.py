@@ -11,7 +11,6 @@ from tablekeeper.config.archive_settings import ArchiveSettings
 from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.config.metadata_settings import MetadataSettings
-from tablekeeper.config.options import Options
 from tablekeeper.errors import (
     ConflictError,
     FencedError,
@@ -33,8 +32,8 @@ from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
 from tablekeeper.services.plans.service import ServiceResult
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text, parse_duration_s, parse_size_bytes
 from tablekeeper.table.automatic_services import Hosting, InlineService, ServiceLoop, find_due, service_names
-from tablekeeper.table.claims import understood
-from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
+from tablekeeper.table.handle import parse_instant, refuse_speculation
+from tablekeeper.table.indexes import Indexes
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
 from tablekeeper.timeline import load_instant_files
@@ -47,7 +46,7 @@ __all__ = ["Maintenance"]
 _LOG = logging.getLogger(__name__)
 
 
-class Maintenance(TableHandle):
+class Maintenance(Indexes):
     """Table services: plan, execute, explain and cancel; clean and archive; alone, after writes, or beside them.
 
     A plan is put on the timeline by `schedule_…` and executed by `execute`, here or in any other process, Java's
@@ -427,12 +426,6 @@ class Maintenance(TableHandle):
         refuse_speculation(merged, speculates=self._engine.speculates)
         environment = load_environment(self._storage, merged, runtime=self._runtime)
         return ServiceFactory(environment, merged, self._load_schema(), partitions)
-
-    def _merged(self, options: Mapping[str, object] | None) -> Options:
-        given = Options(options)
-        if given.claims or given.idle:
-            understood(given, self.config)
-        return given.merged_over(self._options)
 
     def _clean_settings(
         self,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from tablekeeper.errors import ConflictError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.metadata_records import ColumnRange
+from tablekeeper.metadata_table.record_index import KeyChanges
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import (
     Action,
@@ -162,16 +163,17 @@ def commit_write(
     *,
     policy: MetadataPolicy,
     known_ranges: Mapping[str, Sequence[ColumnRange]],
+    keys: KeyChanges,
     phantoms: Phantoms | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
     refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
-    `policy` and `known_ranges` are for the metadata table. `settle` gives the metadata to publish on the timeline just
-    loaded: the last word on what depends on other commits. `refuse` raises, under the lock and on that timeline, if the
-    write has become unwanted. Files of others in which `phantoms` may be are looked into without the lock, except for
-    those that came in while it was doing so the last time.
+    `policy`, `known_ranges` and `keys` are for the metadata table. `settle` gives the metadata to publish on the
+    timeline just loaded: the last word on what depends on other commits. `refuse` raises, under the lock and on that
+    timeline, if the write has become unwanted. Files of others in which `phantoms` may be are looked into without the
+    lock, except for those that came in while it was doing so the last time.
     """
     check: ConflictCheck | None = None
     announcements = _Announcements(environment, write)
@@ -194,7 +196,7 @@ def commit_write(
                 check.refuse_phantoms(news)
                 settled = settle(metadata, timeline)
                 publication = Publication(held, write.inflight, known=timeline, check=write.heartbeat.check)
-                notes = publication.update_metadata_table(CommitUpdate(policy, settled, known_ranges))
+                notes = publication.update_metadata_table(CommitUpdate(policy, settled, keys, known_ranges))
                 instant = publication.complete(encode_commit_metadata(settled)).instant
                 break
         rounds_left = max(0, rounds_left - 1)

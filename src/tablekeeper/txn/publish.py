@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.metadata_table.delta_commit import withdraw_late_update
+from tablekeeper.metadata_table.record_index import KeyChanges
 from tablekeeper.metadata_table.update import MetadataPolicy, sync_clean, sync_commit, sync_rollback, take_back_update
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.timeline import Timeline, complete_instant, instant_path, load_instant_files, remove_instant_files
@@ -49,6 +50,7 @@ class CommitUpdate:
 
     policy: MetadataPolicy
     metadata: CommitMetadata
+    keys: KeyChanges
     known_ranges: Mapping[str, Sequence[ColumnRange]] = field(default_factory=dict)
 
 
@@ -134,12 +136,13 @@ def _update(
     held: LockedEnvironment, update: MetadataUpdate, requested_at: RequestedTime, completed_at: CompletionTime
 ) -> tuple[str, ...]:
     match update:
-        case CommitUpdate(policy, metadata, known_ranges):
+        case CommitUpdate(policy, metadata, keys, known_ranges):
             return sync_commit(
                 held,
                 policy,
                 metadata,
                 known_ranges=known_ranges,
+                keys=keys,
                 requested_at=requested_at,
                 completed_at=completed_at,
             )

@@ -13,6 +13,7 @@ from tablekeeper.format.data_files import (
     decode_log_name,
     encode_partition_metadata,
 )
+from tablekeeper.metadata_table.record_index import load_record_index_ids
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Operation, WriteStat, join_path
 from tablekeeper.timeline import Timeline
@@ -22,6 +23,7 @@ from tablekeeper.txn.concurrent_commits import Phantoms
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.write.context import WriteContext
+from tablekeeper.write.key_changes import WrittenKeys
 from tablekeeper.write.layout_checks import can_nest, refuse_nested_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import KnownSchema, with_present_schema
@@ -41,12 +43,14 @@ def finish_write(
     policy: MetadataPolicy,
     phantoms: Phantoms,
     known_schema: KnownSchema,
+    uses_record_index: bool = False,
     refuse: Callable[[Timeline], None] = lambda _: None,
 ) -> WriteResult:
     """Complete the write.
 
     `replaced` file ids, by partition, are hidden from the commit on; None if this is no replace commit. `refuse` is
     asked under the lock, on the timeline as it is then, and raises if the write has become unwanted.
+    `uses_record_index` says that keys were looked up in the record index, and not in the files.
     """
     stats = tuple(file.stat for file in files)
     # A task that is still running, a second run or a straggler, publishes nothing from here on.
@@ -61,6 +65,10 @@ def finish_write(
         compacted=write.operation in (Operation.COMPACT, Operation.LOG_COMPACT),
         replaced=replaced,
     )
+    keys = WrittenKeys(environment, engine, context, write.at_start, metadata, is_tagged=uses_record_index)
+    if policy.has_record_index:
+        # Asked for here, so that the lock is not held while it is made.
+        keys.logs(load_record_index_ids(environment.storage))
     with span("commit", instant=write.inflight.requested_at.value):
         committed = commit_write(
             environment,
@@ -68,6 +76,7 @@ def finish_write(
             metadata,
             policy=policy,
             known_ranges={file.stat.path: file.column_ranges for file in files},
+            keys=keys,
             phantoms=phantoms,
             settle=partial(with_present_schema, environment, known_schema, context),
             refuse=refuse,

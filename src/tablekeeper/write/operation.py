@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 from tablekeeper.config.write_settings import IndexKind, SortMode
 from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
-from tablekeeper.errors import EmptyWriteError, InvalidRequestError, StorageError, TablekeeperError
+from tablekeeper.errors import (
+    EmptyWriteError,
+    InvalidRequestError,
+    StorageError,
+    TablekeeperError,
+)
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation
@@ -36,7 +42,7 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write
 from tablekeeper.write.kernels import BinTask, write_bin
 from tablekeeper.write.layout_checks import PARTITIONS_TO_CHECK, refuse_wrong_index
-from tablekeeper.write.phantoms import PhantomFileGroups, PhantomKeys
+from tablekeeper.write.phantoms import PhantomFileGroups, PhantomKeys, base_ends
 from tablekeeper.write.plan import (
     NewBuckets,
     OwnBuckets,
@@ -47,6 +53,7 @@ from tablekeeper.write.plan import (
     plan_buckets,
     plan_partition,
 )
+from tablekeeper.write.record_look_up import IndexedRows, look_up_records
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import KnownSchema, refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
@@ -115,6 +122,13 @@ class WriteRequest:
     def tags_keys(self) -> bool:
         """Whether keys are looked for in the files. With the bucket index the hash tells where one can be."""
         return self.looks_up_keys and not self.has_buckets
+
+    @property
+    def uses_record_index(self) -> bool:
+        """Whether the record index is asked where keys are: where there is one, unless another index was named."""
+        settings = self.context.settings
+        asks = settings.index is IndexKind.RECORD_INDEX or not settings.names_index
+        return self.tags_keys and self.policy.has_record_index and asks
 
     @property
     def writes_directly(self) -> bool:
@@ -212,19 +226,36 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
     with _begun(request, announces=True) as write:
         context = request.context.for_attempt(write.attempt)
         # Rows that replace a partition land in new groups: what is there now does not matter to them.
-        snapshot = None if request.replaces else _load_snapshot(request, write, list(by_partition))
-        if snapshot is not None:
-            refuse_wrong_index(context, snapshot.latest)
-        planned = _plan(request, write, by_partition, snapshot)
+        slices: Sequence[FileSlice] | None = None
+        indexed = None
+        if request.uses_record_index:
+            load = partial(_load_snapshot, request, write)
+            indexed = look_up_records(
+                request.environment, request.engine, context, write.at_start, by_partition, load=load
+            )
+        if indexed is not None:
+            slices = indexed.slices
+        elif not request.replaces:
+            slices = _load_snapshot(request, write, list(by_partition)).latest
+        if slices is not None:
+            refuse_wrong_index(context, slices)
+        planned = _plan(request, write, by_partition, slices, indexed)
         partitions = sorted(by_partition)
         replaced = _replaced_slices(request, write, partitions)
         touched = [each.group for rows in planned for each in rows.work] + [each.group for each in replaced or ()]
         announce_write(request.environment, write, touched)
         files = _write_groups(request, write, context, planned)
         phantoms = _phantoms_of_overwrite(request, partitions)
-        if request.tags_keys and snapshot is not None:
-            phantoms = _phantom_keys(request, write, context, by_partition, snapshot)
-        return _finish(request, write, context, files, replaced, phantoms=phantoms)
+        if request.tags_keys and slices is not None:
+            beside_others = request.is_mor and any(
+                pending_kind(i) is WriteKind.INGESTION for i in write.at_start.pending
+            )
+            ends = base_ends(write.at_start, slices if beside_others else ())
+            is_global = indexed is not None
+            phantoms = PhantomKeys(request.engine, context, by_partition, ends, is_global=is_global)
+        return _finish(
+            request, write, context, files, replaced, phantoms=phantoms, uses_record_index=indexed is not None
+        )
 
 
 def _by_partition(staged: Sequence[StagedBatch]) -> dict[str, list[StagedBatch]]:
@@ -340,6 +371,7 @@ def _finish(
     replaced: Sequence[FileSlice] | None,
     *,
     phantoms: Phantoms,
+    uses_record_index: bool = False,
 ) -> WriteResult:
     return finish_write(
         request.environment,
@@ -352,6 +384,7 @@ def _finish(
         policy=request.policy,
         phantoms=phantoms,
         known_schema=request.known_schema,
+        uses_record_index=uses_record_index,
         refuse=request.refuse,
     )
 
@@ -368,7 +401,11 @@ def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence
 
 
 def _plan(
-    request: WriteRequest, write: OpenWrite, by_partition: dict[str, list[StagedBatch]], snapshot: Snapshot | None
+    request: WriteRequest,
+    write: OpenWrite,
+    by_partition: Mapping[str, Sequence[StagedBatch]],
+    found: Sequence[FileSlice] | None,
+    indexed: IndexedRows | None = None,
 ) -> list[PlannedRows]:
     only_updates = request.operation is Operation.DELETE and not _may_share_with_earlier(request, write)
     in_plans = load_planned_groups(request.environment, write.at_start)
@@ -376,9 +413,13 @@ def _plan(
     slices: dict[str, list[FileSlice]] = defaultdict(list)
     # A bulk insert makes new groups, however small the present files are.
     fills = request.has_buckets or not request.is_bulk
-    for file_slice in snapshot.latest if snapshot is not None and fills else ():
+    for file_slice in found if found is not None and fills else ():
         slices[file_slice.group.partition].append(file_slice)
-    tagged = _look_up(request, write, by_partition, slices) if request.tags_keys else {}
+    tagged: Mapping[str, Sequence[Tagged]] = {}
+    if indexed is not None:
+        by_partition, tagged = indexed.staged, indexed.tagged
+    elif request.tags_keys:
+        tagged = _look_up(request, write, by_partition, slices)
     planned: list[PlannedRows] = []
     for partition, staged in sorted(by_partition.items()):
         rows = partition_rows(partition, staged, slices[partition], tagged.get(partition, ()), planned=in_plans)
@@ -416,7 +457,7 @@ def _new_buckets(request: WriteRequest, write: OpenWrite) -> NewBuckets:
 def _look_up(
     request: WriteRequest,
     write: OpenWrite,
-    by_partition: dict[str, list[StagedBatch]],
+    by_partition: Mapping[str, Sequence[StagedBatch]],
     slices: dict[str, list[FileSlice]],
 ) -> dict[str, list[Tagged]]:
     """By partition, which staged rows its slices hold."""
@@ -448,24 +489,6 @@ def _base_ends(
     archived = archived_completions(environment.storage, environment.config)
     bases = [each.base for each in slices if each.base is not None]
     return {base.group: write.at_start.completion_of(base.instant) or archived(base.instant) for base in bases}
-
-
-def _phantom_keys(
-    request: WriteRequest,
-    write: OpenWrite,
-    context: WriteContext,
-    by_partition: dict[str, list[StagedBatch]],
-    snapshot: Snapshot,
-) -> PhantomKeys:
-    """For a write that looked keys up, beside writers that may have begun before a base file of now was there.
-
-    The archive leaves commits alone that completed while a write was at work: where one is, its base is too.
-    """
-    others = [i for i in write.at_start.pending if pending_kind(i) is WriteKind.INGESTION]
-    bases = [each.base for each in snapshot.latest if each.base is not None] if request.is_mor and others else []
-    ends = {base.group: write.at_start.completion_of(base.instant) for base in bases}
-    known = {group: end for group, end in ends.items() if end is not None}
-    return PhantomKeys(request.engine, context, by_partition, known)
 
 
 def _nothing_to_write(request: WriteRequest) -> EmptyWriteError:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.model import CommitMetadata, CompletionTime, FileGroupId, FileSlice, RequestedTime, WriteStat
 from tablekeeper.snapshot.slices import decode_partition_files
+from tablekeeper.timeline import Timeline
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.staging import StagedBatch
 from tablekeeper.write.tagging import SliceKeys, TagTask, find_keys, plan_look_up
 
-__all__ = ["PhantomFileGroups", "PhantomKeys"]
+__all__ = ["PhantomFileGroups", "PhantomKeys", "base_ends"]
 
 _NO_COMMIT = "null"
 
@@ -29,13 +30,15 @@ class PhantomKeys:
     """For a write that looked up the keys of these staged rows.
 
     `base_ends` says when base files in which it looked became visible. Somebody who began before that looked into older
-    ones, and may have updated a key that a compaction has left out since.
+    ones, and may have updated a key that a compaction has left out since. If the index is global, a key is the same in
+    every partition.
     """
 
     engine: Engine
     context: WriteContext
     staged: Mapping[str, Sequence[StagedBatch]]
     base_ends: Mapping[FileGroupId, CompletionTime] = field(default_factory=dict)
+    is_global: bool = False
 
     def concerns(self, other: CommitMetadata) -> bool:
         return any(self._brings_keys(stat) for stat in other.stats)
@@ -48,7 +51,7 @@ class PhantomKeys:
             keys = [
                 SliceKeys(number, each, each.logs)
                 for number, each in enumerate(slices)
-                if each.group.partition == partition
+                if self.is_global or each.group.partition == partition
             ]
             if keys:
                 tasks += plan_look_up(self.context, keys, list(enumerate(staged)), tasks=self.engine.parallelism)
@@ -57,7 +60,7 @@ class PhantomKeys:
         return sorted({slices[each.number].group for found in tagged for each in found.slices if each.found})
 
     def _brings_keys(self, stat: WriteStat) -> bool:
-        if stat.group.partition not in self.staged:
+        if stat.group.partition not in self.staged and not self.is_global:
             return False
         is_new_group = stat.previous_commit == _NO_COMMIT and stat.writes > 0
         return stat.inserts > 0 or is_new_group or self._was_overtaken(stat)
@@ -66,6 +69,16 @@ class PhantomKeys:
         if not stat.is_log or not stat.writes or stat.group not in self.base_ends:
             return False
         return _slice_of(stat).base_instant < RequestedTime(self.base_ends[stat.group].value)
+
+
+def base_ends(timeline: Timeline, slices: Sequence[FileSlice]) -> dict[FileGroupId, CompletionTime]:
+    """When the base files of slices became visible, beside writers that may have begun before.
+
+    The archive leaves commits alone that completed while a write was at work: where one is, its base is too.
+    """
+    bases = [each.base for each in slices if each.base is not None]
+    ends = {base.group: timeline.completion_of(base.instant) for base in bases}
+    return {group: end for group, end in ends.items() if end is not None}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -95,6 +96,7 @@ def prepare_write(
     indexes = load_metadata_indexes(
         storage, config, operation=operation, outdated_statistics=policy.outdates_statistics
     )
+    policy = replace(policy, has_record_index=policy.is_enabled and indexes.has_record_index)
     if policy.is_enabled:
         # The commit looks again, under the lock; whoever is refused should know it before the work.
         refuse_index_loss(config, indexes, action=operation.value.lower(), consents=environment.drops_indexes)

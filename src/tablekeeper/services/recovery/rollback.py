@@ -92,7 +92,7 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
     def approve(held: LockedEnvironment, now: Timeline, found: Instant) -> bool:
         _refuse(environment, now, found)
         if found.is_completed:
-            release_indexes(held, action="rollback")
+            release_indexes(held, action="rollback", targets=[instant])
         return True
 
     outcome = rollback_approved(

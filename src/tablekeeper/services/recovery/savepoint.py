@@ -171,7 +171,8 @@ def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, 
 
     def approve(held: LockedEnvironment, timeline: Timeline) -> Instant:
         commit = _approve_restore(environment, timeline, instant)
-        release_indexes(held, action="restore")
+        targets = [i.requested_at for i in plan_restore(timeline, commit) if i.is_completed]
+        release_indexes(held, action="restore", targets=targets)
         return commit
 
     if dry_run:

@@ -1,0 +1,223 @@
+"""The record index of the metadata table: for each record key the file group that holds it.
+
+It is cut into shards by a hash of the key; a shard is a file group, an HFile with logs on top. What a log says of a key
+replaces what was known, or takes it away. All keys of a file have the same entry, because the key has its own place.
+
+File ids of the form `<UUID>-<number>` are stored as numbers (encoding 0), others as text (encoding 1).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.hashing import java_string_hash
+from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.hfile_writer import encode_hfile
+from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
+from tablekeeper.format.log_deletes import encode_deletes
+from tablekeeper.format.metadata_avro import encode_record_index
+from tablekeeper.format.metadata_log import MetadataBlock, effective_blocks
+from tablekeeper.format.metadata_records import has_metadata_layout, metadata_schema_json
+
+__all__ = [
+    "RECORD_INDEX",
+    "RecordIndexShard",
+    "RecordLocation",
+    "decode_record_location",
+    "encode_empty_log",
+    "encode_record_index_log",
+    "encode_record_location",
+    "record_index_file_id",
+    "record_index_shards",
+]
+
+RECORD_INDEX = "record_index"
+"""The partition of the metadata table, and the place of a deleted key in a delete block."""
+
+_KIND = 5
+_AS_UUID, _AS_TEXT = 0, 1
+_NO_NUMBER = -1
+_UUID_LENGTH = 36
+_HALF = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLocation:
+    """The file group of a key, and when (in epoch milliseconds) the instant began that put it there."""
+
+    partition: str
+    file_id: str
+    instant_ms: int
+
+
+class RecordIndexShard:
+    """One shard: its base file and the blocks of its logs, later ones replacing what earlier ones say."""
+
+    def __init__(self, base: HFileReader | None, blocks: Sequence[MetadataBlock], *, base_file: str = "") -> None:
+        self._base = base
+        self._base_file = base_file
+        self._base_schema = "" if base is None else base.info.get(b"schema", b"").decode()
+        self._blocks = effective_blocks(blocks)
+
+    def find(self, keys: Iterable[str]) -> dict[str, RecordLocation]:
+        """Where those of `keys` are that the shard knows."""
+        missing = {key.encode(): key for key in keys}
+        found: dict[str, RecordLocation] = {}
+        for block in reversed(self._blocks):
+            self._take(block.hfile, missing, found, schema_json=block.schema_json, file=block.file)
+            for key in [stored for stored, key in missing.items() if key in block.deleted]:
+                del missing[key]
+        self._take(self._base, missing, found, schema_json=self._base_schema, file=self._base_file)
+        return found
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of a base file that takes the place of all of this, by key. Holds those of the logs in memory."""
+        changes: dict[bytes, bytes | None] = {}
+        for block in self._blocks:
+            changes.update((key.encode(), None) for key in block.deleted)
+            if block.hfile is not None:
+                changes.update(_in_own_layout(block.hfile, schema_json=block.schema_json, file=block.file))
+        later = sorted(changes.items())
+        place = 0
+        stored: Iterator[tuple[bytes, bytes]] = iter(())
+        if self._base is not None:
+            stored = _in_own_layout(self._base, schema_json=self._base_schema, file=self._base_file)
+        for key, value in stored:
+            while place < len(later) and later[place][0] < key:
+                yield from _live(*later[place])
+                place += 1
+            if place < len(later) and later[place][0] == key:
+                yield from _live(*later[place])
+                place += 1
+            else:
+                yield key, value
+        for change in later[place:]:
+            yield from _live(*change)
+
+    @staticmethod
+    def _take(
+        hfile: HFileReader | None,
+        missing: dict[bytes, str],
+        found: dict[str, RecordLocation],
+        *,
+        schema_json: str,
+        file: str,
+    ) -> None:
+        if hfile is None or not missing:
+            return
+        for key, value in hfile.find_many(sorted(missing)).items():
+            found[missing.pop(key)] = decode_record_location(value, schema_json=schema_json, file=file)
+
+
+def record_index_file_id(number: int) -> str:
+    """The file id of a shard."""
+    return f"{RECORD_INDEX.replace('_', '-')}-{number:04d}-0"
+
+
+def record_index_shards(keys: pa.Array, *, shards: int) -> npt.NDArray[np.int64]:
+    """The number of the shard that each key belongs to."""
+    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs mends that. In 64
+    # bits there is no such int.
+    return np.asarray(np.abs(java_string_hash(keys).astype(np.int64)) % shards)
+
+
+def encode_record_location(location: RecordLocation) -> bytes:
+    """The value that is stored for a key."""
+    numbers = _uuid_and_number(location.file_id)
+    if numbers is None:
+        return encode_record_index(
+            _KIND, (location.partition, -1, -1, -1, location.file_id, location.instant_ms, _AS_TEXT)
+        )
+    return encode_record_index(_KIND, (location.partition, *numbers, "", location.instant_ms, _AS_UUID))
+
+
+@lru_cache(maxsize=4096)
+def decode_record_location(value: bytes, *, schema_json: str, file: str) -> RecordLocation:
+    """The location stored as `value`, written with the schema `schema_json`."""
+    try:
+        record: Any = fastavro.schemaless_reader(io.BytesIO(value), _parsed(schema_json), None)
+        stored = record["recordIndexMetadata"]
+        if record["type"] != _KIND or stored is None:
+            raise ValueError(f"a record of type {record['type']}")
+        return RecordLocation(stored["partitionName"], _file_id(stored), stored["instantTime"])
+    except Exception as error:  # fastavro raises many kinds on bytes that are not Avro
+        reason = f"an entry of the record index does not decode ({type(error).__name__}: {error})"
+        raise CorruptTableError(file=file, reason=reason) from error
+
+
+def encode_record_index_log(
+    entries: Iterable[tuple[bytes, bytes]], deleted: pa.Array, *, instant: str, created_ms: int
+) -> bytes:
+    """A log file of a shard: `entries` by rising key, and keys to be forgotten, of which none is among the entries."""
+    header = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: metadata_schema_json()}
+    content = encode_hfile(entries, schema_json=metadata_schema_json(), created_ms=created_ms)
+    log = encode_block(BlockType.HFILE_DATA, header, content)
+    if len(deleted):
+        body = encode_deletes(deleted, partition=RECORD_INDEX, ordering=None)
+        log += encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: instant}, body)
+    return log
+
+
+def encode_empty_log(*, instant: str) -> bytes:
+    """A log file that says nothing, with which a file group of the metadata table begins."""
+    body = encode_deletes(pa.array([], pa.string()), partition="", ordering=None)
+    return encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: instant}, body)
+
+
+def _live(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    if value is not None:
+        yield key, value
+
+
+def _in_own_layout(hfile: HFileReader, *, schema_json: str, file: str) -> Iterator[tuple[bytes, bytes]]:
+    """The entries as they are stored in the layout of now."""
+    if has_metadata_layout(schema_json):
+        return hfile.items()
+    return (
+        (key, encode_record_location(decode_record_location(value, schema_json=schema_json, file=file)))
+        for key, value in hfile.items()
+    )
+
+
+def _uuid_and_number(file_id: str) -> tuple[int, int, int] | None:
+    """Both halves of the UUID as Java has them, and the number after it; None for an id of another form."""
+    number = _NO_NUMBER
+    text = file_id
+    if len(file_id) != _UUID_LENGTH:
+        text, _, digits = file_id.rpartition("-")
+        if not (digits.isascii() and digits.isdigit() and str(int(digits)) == digits and len(digits) < 10):
+            return None
+        number = int(digits)
+    try:
+        uuid = UUID(text)
+    except ValueError:
+        return None
+    return (_signed(uuid.int >> 64), _signed(uuid.int & _HALF), number) if str(uuid) == text else None
+
+
+def _file_id(stored: dict[str, Any]) -> str:
+    if stored["fileIdEncoding"] != _AS_UUID:
+        return str(stored["fileId"])
+    text = str(UUID(int=(stored["fileIdHighBits"] & _HALF) << 64 | stored["fileIdLowBits"] & _HALF))
+    return text if stored["fileIndex"] == _NO_NUMBER else f"{text}-{stored['fileIndex']}"
+
+
+def _signed(half: int) -> int:
+    return half - (1 << 64) if half >> 63 else half
+
+
+@lru_cache(maxsize=16)
+def _parsed(schema_json: str) -> Any:
+    return fastavro.parse_schema(json.loads(schema_json))

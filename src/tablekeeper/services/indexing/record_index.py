@@ -1,0 +1,162 @@
+"""Building the record index from the rows that are there, and dropping it.
+
+    no lock look at the table, collect its keys, make the base files
+    lock    has nothing been committed since? the index begins, and the table's properties name it
+
+If something was committed meanwhile it is done again, the last time under the lock. A write that began before the index
+was there finds it when it commits, and tells it of its keys then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tablekeeper.config.metadata_settings import RecordIndexSettings
+from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
+from tablekeeper.engine.protocol import Engine
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
+from tablekeeper.format.record_index import RECORD_INDEX
+from tablekeeper.metadata_table.indexes import drop_metadata_indexes, load_metadata_indexes, without_record_index
+from tablekeeper.metadata_table.initialize import begin_metadata_table, begin_record_index
+from tablekeeper.metadata_table.record_index import IndexLog
+from tablekeeper.model import BaseFile, FileSlice, Operation
+from tablekeeper.read.slice_rows import open_base_file
+from tablekeeper.snapshot.listing import load_all_files_by_listing, load_files_by_listing
+from tablekeeper.snapshot.snapshot import load_snapshot
+from tablekeeper.timeline import Timeline
+from tablekeeper.timeline.properties_file import change_properties, load_table_config
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.key_changes import index_slices
+
+__all__ = ["IndexResult", "create_record_index", "drop_record_index"]
+
+_LOG = logging.getLogger(__name__)
+_UNLOCKED_ROUNDS = 2
+_LEAST_ROW_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class IndexResult:
+    """What became of an index: so many keys in so many shards, or that nothing had to be done."""
+
+    index: str
+    outcome: str
+    keys: int = 0
+    shards: int = 0
+    lock_held_s: float = 0.0
+
+    def __repr__(self) -> str:
+        size = f": {self.keys:,} keys in {self.shards} shards" if self.shards else ""
+        return f"index {self.index} {self.outcome}{size}"
+
+
+def create_record_index(
+    environment: TableEnvironment, engine: Engine, context: WriteContext, settings: RecordIndexSettings
+) -> IndexResult:
+    """Build the record index, and a metadata table where there is none."""
+    try:
+        return _create(environment, engine, context, settings)
+    finally:
+        environment.storage.delete_tree(context.staging)
+
+
+def drop_record_index(environment: TableEnvironment) -> IndexResult:
+    """Drop the record index: keys are looked up in the files from now on."""
+    with environment.locked() as held:
+        config = load_table_config(held.storage)
+        if RECORD_INDEX not in config.metadata_partitions:
+            return IndexResult("record", "was not there")
+        dependent = [name for name in config.metadata_partitions if name.startswith("secondary_index_")]
+        if dependent:
+            raise InvalidRequestError(
+                f"table {config.name}: {dependent[0]} stands on the record index. Drop it in Java first."
+            )
+        indexes = without_record_index(load_metadata_indexes(held.storage, config, operation=Operation.INDEX))
+        held.lease.check()
+        named = [name for name in config.metadata_partitions if name != RECORD_INDEX]
+        change_properties(held.storage, {METADATA_PARTITIONS_KEY: ",".join(named)})
+        drop_metadata_indexes(held.storage, indexes)
+    return IndexResult("record", "dropped", lock_held_s=held.lease.held_s)
+
+
+def _create(
+    environment: TableEnvironment, engine: Engine, context: WriteContext, settings: RecordIndexSettings
+) -> IndexResult:
+    held_s = 0.0
+    for rounds_left in range(_UNLOCKED_ROUNDS, -1, -1):
+        timeline = environment.load_timeline()
+        draft = _draft(environment, engine, context, settings, timeline) if rounds_left else None
+        with environment.locked() as held:
+            config = load_table_config(held.storage)
+            if RECORD_INDEX in config.metadata_partitions:
+                return IndexResult("record", "was there")
+            if config.metadata_partitions_inflight:
+                name = config.metadata_partitions_inflight[0]
+                raise UnsupportedFeatureError(
+                    f"table {config.name}: the index {name} is being built by another writer. Let it finish first."
+                )
+            now = held.load_timeline()
+            if draft is None or now.completed_writes == timeline.completed_writes:
+                draft = draft or _draft(held, engine, context, settings, now)
+                if not config.has_metadata_table:
+                    begin_metadata_table(held, _committed_files(held, now))
+                shards, bases = draft
+                begin_record_index(held, shards, bases)
+                keys = sum(base.entries for base in bases.values())
+                return IndexResult("record", "created", keys, shards, held_s + held.lease.held_s)
+        held_s += held.lease.held_s
+        _LOG.info("%s: commits came in while the record index was made; it is made again", config.name)
+    raise AssertionError("the last round makes the index under the lock")
+
+
+def _draft(
+    environment: TableEnvironment,
+    engine: Engine,
+    context: WriteContext,
+    settings: RecordIndexSettings,
+    timeline: Timeline,
+) -> tuple[int, dict[int, IndexLog]]:
+    """How many shards there are, and their base files."""
+    config = environment.config
+    snapshot = load_snapshot(environment.storage, config, timeline, runtime=environment.runtime)
+    shards = settings.shards(_row_count(environment, context, settings, snapshot.latest))
+    return shards, dict(index_slices(engine, context, snapshot.latest, shards=shards, zone=config.time_zone))
+
+
+def _row_count(
+    environment: TableEnvironment, context: WriteContext, settings: RecordIndexSettings, slices: Sequence[FileSlice]
+) -> int:
+    """About how many rows the slices have; no file is opened where that does not matter to the number of shards."""
+    most = sum(each.size for each in slices) // _LEAST_ROW_BYTES
+    if settings.shards(most) == settings.shards(0):
+        return most
+
+    def rows(base: BaseFile) -> int:
+        with open_base_file(context.store, base) as file:
+            return int(file.metadata.num_rows)
+
+    return sum(environment.runtime.threads.map(rows, [each.base for each in slices if each.base is not None]))
+
+
+def _committed_files(environment: TableEnvironment, timeline: Timeline) -> dict[str, dict[str, int]]:
+    """Size by name of the files of completed actions, by partition path."""
+    storage, runtime = environment.storage, environment.runtime
+    if environment.config.is_partitioned:
+        listed = load_all_files_by_listing(storage, runtime=runtime).partitions
+    else:
+        listed = load_files_by_listing(storage, [""], runtime=runtime)
+    pending = {instant.requested_at.value for instant in timeline.pending}
+    return {
+        partition: {name: size for name, size in files if _instant_of(name) not in {None} | pending}
+        for partition, files in listed.items()
+    }
+
+
+def _instant_of(name: str) -> str | None:
+    """The instant that wrote a data file; None for other files."""
+    found = decode_base_name(name) or decode_log_name(name)
+    return None if found is None else found.instant

@@ -1,0 +1,79 @@
+"""The record index says what the last change of each key says, however the changes lie in base file and logs."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.metadata_log import decode_metadata_log, encode_metadata_base
+from tablekeeper.format.metadata_records import metadata_file_group_index, metadata_schema_json
+from tablekeeper.format.record_index import (
+    RecordIndexShard,
+    RecordLocation,
+    decode_record_location,
+    encode_record_index_log,
+    encode_record_location,
+    record_index_shards,
+)
+
+__all__: list[str] = []
+
+UUIDS = st.uuids().map(str)
+FILE_IDS = st.one_of(
+    UUIDS,
+    st.builds("{}-{}".format, UUIDS, st.integers(0, 10**9 - 1)),
+    st.builds("{}-{}".format, UUIDS.map(str.upper), st.integers(0, 9)),
+    st.text(min_size=1, max_size=50),
+)
+LOCATIONS = st.builds(RecordLocation, st.text(max_size=8), FILE_IDS, st.integers(-(1 << 63), (1 << 63) - 1))
+KEYS = st.text(min_size=1, max_size=6)
+CHANGES = st.lists(st.dictionaries(KEYS, st.none() | LOCATIONS, max_size=6), max_size=5)
+
+
+def logs_of(changes: list[dict[str, RecordLocation | None]]) -> list[bytes]:
+    logs = []
+    for number, change in enumerate(changes):
+        there = {key.encode(): encode_record_location(place) for key, place in change.items() if place is not None}
+        gone = pa.array([key for key, place in change.items() if place is None], pa.string())
+        logs.append(encode_record_index_log(sorted(there.items()), gone, instant=f"{number:017d}", created_ms=0))
+    return logs
+
+
+@given(LOCATIONS)
+def test_a_location_reads_back_as_it_was_written(location: RecordLocation) -> None:
+    stored = encode_record_location(location)
+    assert decode_record_location(stored, schema_json=metadata_schema_json(), file="f") == location
+
+
+@given(st.lists(KEYS, max_size=8), st.integers(1, 9))
+def test_a_key_lies_in_the_shard_in_which_java_looks_for_it(keys: list[str], shards: int) -> None:
+    found = record_index_shards(pa.array(keys, pa.string()), shards=shards)
+    assert found.tolist() == [metadata_file_group_index(key, groups=shards) for key in keys]
+
+
+@given(CHANGES, st.integers(0, 5), st.lists(KEYS, max_size=4))
+def test_a_shard_says_what_the_last_change_of_each_key_says(
+    changes: list[dict[str, RecordLocation | None]], compacted: int, others: list[str]
+) -> None:
+    expected: dict[str, RecordLocation] = {}
+    for change in changes:
+        for key, place in change.items():
+            expected.pop(key, None)
+            if place is not None:
+                expected[key] = place
+    logs = logs_of(changes)
+    below = RecordIndexShard(None, [block for log in logs[:compacted] for block in decode_metadata_log(log, file="l")])
+    base = HFileReader(encode_metadata_base(below.entries()), file="b") if compacted else None
+    shard = RecordIndexShard(base, [b for log in logs[compacted:] for b in decode_metadata_log(log, file="l")])
+    stored = {key.encode(): encode_record_location(place) for key, place in expected.items()}
+    assert list(shard.entries()) == sorted(stored.items())
+    assert shard.find([*expected, *others]) == expected
+
+
+def test_an_entry_that_is_no_location_is_reported_with_the_file_name() -> None:
+    with pytest.raises(CorruptTableError, match="some-file"):
+        decode_record_location(b"\0\1\2", schema_json=metadata_schema_json(), file="some-file")

@@ -1,0 +1,63 @@
+"""What a record index says, and what the files say: the same, if it was kept in step."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+import tablekeeper as tk
+from tablekeeper.metadata_table.record_index import (
+    load_record_index,
+    load_record_index_shard,
+    open_record_index_shard,
+)
+from tablekeeper.model import FileGroupId, Operation
+from tablekeeper.read.slice_rows import SliceTask, read_slice
+from tablekeeper.record.merge import KEY_COLUMN
+from tablekeeper.runtime import Runtime
+from tablekeeper.snapshot.snapshot import load_snapshot
+from tablekeeper.storage import Storage
+from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline.properties_file import load_table_config
+
+__all__ = ["indexed_groups", "refuse_wrong_record_index", "stored_groups"]
+
+
+def indexed_groups(storage: Storage, *, runtime: Runtime) -> dict[str, FileGroupId]:
+    """The file group of each key, as the record index has it: all entries, and each looked up."""
+    config = load_table_config(storage)
+    found: dict[str, FileGroupId] = {}
+    for each in load_record_index(storage, config, load_timeline(storage, config)):
+        keys = [key.decode() for key, _ in load_record_index_shard(storage, each, runtime=runtime).entries()]
+        locations = open_record_index_shard(storage, each, runtime=runtime).find([*keys, "no such key"])
+        assert locations.keys() == set(keys)
+        found |= {key: FileGroupId(place.partition, place.file_id) for key, place in locations.items()}
+    return found
+
+
+def stored_groups(table: tk.Table) -> dict[str, FileGroupId]:
+    """The file group of each key, as the slices of the table have it."""
+    request = table._load_write(Operation.INDEX, None)
+    environment, context = request.environment, request.context
+    timeline = environment.load_timeline()
+    snapshot = load_snapshot(environment.storage, environment.config, timeline, runtime=environment.runtime)
+    found: dict[str, FileGroupId] = {}
+    for each in snapshot.latest:
+        task = SliceTask(
+            store=context.store,
+            file_slice=each,
+            schema=context.file_schema,
+            output=pa.schema([(KEY_COLUMN, pa.string())]),
+            rule=context.rule,
+            key=context.key,
+        )
+        for batch in read_slice(task):
+            for key in batch.column(0).to_pylist():
+                assert key not in found, f"key {key} is in {found[key]} and {each.group}"
+                found[key] = each.group
+    return found
+
+
+def refuse_wrong_record_index(table: tk.Table) -> None:
+    """The index knows just the keys that are there, each in its file group."""
+    request = table._load_write(Operation.INDEX, None)
+    assert indexed_groups(request.environment.storage, runtime=request.runtime) == stored_groups(table)
