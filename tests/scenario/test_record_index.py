@@ -258,6 +258,20 @@ def test_an_index_by_partitions_is_not_kept_and_stops_a_write(make: Callable[...
         world.upsert(trips(("a", "sf", 2, 2.0)))
 
 
+def test_an_option_of_java_builds_the_index_with_the_next_write(make: Callable[..., World]) -> None:
+    options = {"hoodie.metadata.record.index.enable": "true", **ONE_SHARD}
+    world = make(table_type="mor")
+    world.upsert(FIRST)
+    table = tk.Table.open(world.storage.spec.uri, engine="local", options=options, runtime=world.new_runtime())
+    world.clock.advance(10)
+    table.upsert(trips(("a", "sf", 2, 2.0), ("n", "ny", 2, 2.0)))
+    assert table.config.metadata_partitions == ("files", "record_index")
+    refuse_wrong_record_index(table)
+    moves = {"hoodie.record.index.update.partition.path": "true"}
+    with pytest.raises(InvalidRequestError, match="stays in the partition that has its key"):
+        tk.Table.open(world.storage.spec.uri, engine="local", options=moves)
+
+
 def test_an_update_of_known_keys_writes_nothing_to_the_index(make: Callable[..., World]) -> None:
     world = indexed(make)
     before = {file.name for file in world.storage.list_files(".hoodie/metadata/record_index")}

@@ -1,7 +1,7 @@
 """The command `tablekeeper`: look at a table and its rows from a terminal.
 
 Every command works with the local engine, so neither PySpark nor Java has to be installed. Most only look; the table
-services, `rollback`, `savepoint`, `restore` and `doctor --fix` change the table.
+services, `index`, `rollback`, `savepoint`, `restore` and `doctor --fix` change the table.
 Each prints a table for people, or with `--json` something for programs: `show` one JSON document, the others one
 JSON object a line. Field names are those of `to_dict` and `to_dicts` of the values that `Table` returns.
 Exit code 0 is success, 1 an error that was reported in one line, 2 wrong usage.
@@ -19,6 +19,7 @@ from tablekeeper.cli import top as _top  # noqa: F401 (adds its command)
 from tablekeeper.cli.arguments import AsJson, Debug, TableCall, examples, table_command
 from tablekeeper.cli.doctor import doctor_commands
 from tablekeeper.cli.failures import reported
+from tablekeeper.cli.indexes import index_commands
 from tablekeeper.cli.json_text import json_document, json_rows
 from tablekeeper.cli.recovery import recovery_commands
 from tablekeeper.cli.rows import RowRequest, load_rows
@@ -48,6 +49,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(doctor_commands)
+app.add_typer(index_commands)
 app.add_typer(recovery_commands)
 app.add_typer(service_commands)
 app.add_typer(serve_commands)

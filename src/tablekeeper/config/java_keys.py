@@ -163,6 +163,13 @@ REFUSED: Mapping[str, Refusal] = {
     "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": Refusal(("false",), _KEYS),
     "hoodie.write.complex.keygen.new.encoding": Refusal(("false",), _KEYS),
     "hoodie.keygen.datetime.parser.class": Refusal((), "Name the input formats of dates instead."),
+    "hoodie.record.index.update.partition.path": Refusal(
+        ("false",), "A row stays in the partition that has its key: delete it there and insert it anew."
+    ),
+    "hoodie.metadata.record.level.index.enable": Refusal(
+        ("false",),
+        "The record index here is that of the whole table: hoodie.metadata.global.record.level.index.enable.",
+    ),
     "hoodie.index.class": Refusal((), "Choose an index by hoodie.index.type."),
     "hoodie.bucket.index.partition.expressions": Refusal((), "All partitions have the same number of buckets here."),
     "hoodie.clean.partition.filter.regex": Refusal((), _CLEANED),
@@ -209,7 +216,7 @@ _INDEXES = """
     hoodie.expression.index.function hoodie.expression.index.range.metadata.storage.level
     hoodie.expression.index.type hoodie.file.index.cache.spillable.mem hoodie.file.index.cache.use.spillable.map
     hoodie.file.index.enable hoodie.index.bloom.num_entries hoodie.index.name
-    hoodie.record.index.input.storage.level hoodie.record.index.update.partition.path
+    hoodie.record.index.input.storage.level
     hoodie.record.index.use.caching hoodie.simple.index.input.storage.level
     hoodie.simple.index.update.partition.path hoodie.simple.index.use.caching
 """
@@ -240,7 +247,7 @@ _METADATA_TABLE = """
     hoodie.metadata.range.repartition.sampling.fraction
     hoodie.metadata.range.repartition.target.records.per.partition
     hoodie.metadata.record.index.enable.validation.on.initialization
-    hoodie.metadata.record.level.index.defer.init hoodie.metadata.record.level.index.enable
+    hoodie.metadata.record.level.index.defer.init
     hoodie.metadata.record.level.index.max.filegroup.count
     hoodie.metadata.record.level.index.min.filegroup.count hoodie.metadata.repartition.default.partitions
     hoodie.metadata.repartition.min.partitions.threshold hoodie.metadata.spillable.map.path

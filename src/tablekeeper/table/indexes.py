@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.config.metadata_settings import RecordIndexSettings
 from tablekeeper.config.options import Options
@@ -15,6 +17,7 @@ from tablekeeper.model import Operation
 from tablekeeper.services.indexing.record_index import IndexResult, create_record_index, drop_record_index
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle
+from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.prepare import load_environment, prepare_write
 
 __all__ = ["Indexes"]
@@ -43,6 +46,14 @@ class Indexes(TableHandle):
         """Drop the record index (`"record"`): keys are looked up in the files again."""
         _refuse_other(kind)
         return drop_record_index(self._load_environment())
+
+    def _load_write(
+        self, operation: Operation, incoming: pa.Schema | None, *, extra: Mapping[str, str] | None = None
+    ) -> WriteRequest:
+        wants_index = incoming is not None and RecordIndexSettings.from_options(self._options.given).is_wanted
+        if wants_index and RECORD_INDEX not in self.config.metadata_partitions:
+            _LOG.info("%s: %r, as the options ask", self.path, self.create_index())
+        return super()._load_write(operation, incoming, extra=extra)
 
     @contextmanager
     def _rebuilding_record_index(self) -> Iterator[None]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tablekeeper.config.metadata_settings import RecordIndexSettings
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
@@ -48,6 +49,10 @@ class IndexResult:
     keys: int = 0
     shards: int = 0
     lock_held_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts under the names of the attributes."""
+        return asdict(self)
 
     def __repr__(self) -> str:
         size = f": {self.keys:,} keys in {self.shards} shards" if self.shards else ""
