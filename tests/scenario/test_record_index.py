@@ -268,7 +268,7 @@ def test_an_option_of_java_builds_the_index_with_the_next_write(make: Callable[.
     assert table.config.metadata_partitions == ("files", "record_index")
     refuse_wrong_record_index(table)
     moves = {"hoodie.record.index.update.partition.path": "true"}
-    with pytest.raises(InvalidRequestError, match="stays in the partition that has its key"):
+    with pytest.raises(UnsupportedFeatureError, match="stays in the partition that has its key"):
         tk.Table.open(world.storage.spec.uri, engine="local", options=moves)
 
 

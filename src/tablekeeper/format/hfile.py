@@ -17,6 +17,8 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import lt
+from typing import NamedTuple
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.hfile_layout import (
@@ -44,6 +46,7 @@ _META_MAGIC = b"METABLKc"
 _MAX_INDEX_LEVELS = 8
 
 _ENTRY_SIZES = struct.Struct(">ii")
+_LONGEST_IN_A_BYTE = 127
 # Blocks with no more than this between them are read together.
 _NEAR_BYTES = 64 * 1024
 
@@ -61,8 +64,7 @@ class RangeSource:
         return self.ranges(ranges) if self.ranges is not None else [self.read(*each) for each in ranges]
 
 
-@dataclass(frozen=True, slots=True)
-class _IndexEntry:
+class _IndexEntry(NamedTuple):
     key: bytes
     offset: int
     size: int
@@ -220,19 +222,22 @@ class HFileReader:
         return plain
 
     def _decode_root_index(self, data: bytes, count: int, *, sized_keys: bool) -> list[_IndexEntry]:
+        """A large file has an entry for each few kilobytes: this loop is most of what opening it costs."""
         entries: list[_IndexEntry] = []
-        position = 0
-        while len(entries) < count:
-            if position + INDEX_ENTRY.size >= len(data):
+        unpack, head, size, position = INDEX_ENTRY.unpack_from, INDEX_ENTRY.size, len(data), 0
+        for _ in range(count):
+            if position + head >= size:
                 raise self._corrupt(f"HFile index has fewer entries than the {count} of the trailer")
-            offset, size = INDEX_ENTRY.unpack_from(data, position)
-            length, position = self._decode_vint(data, position + INDEX_ENTRY.size)
+            offset, block_size = unpack(data, position)
+            length, position = data[position + head], position + head + 1
+            if length > _LONGEST_IN_A_BYTE:
+                length, position = self._decode_vint(data, position - 1)
             key = data[position : position + length]
             if length < 0 or len(key) != length:
                 raise self._corrupt("HFile index key is cut off")
             position += length
-            entries.append(_IndexEntry(self._strip_key(key) if sized_keys else key, offset, size))
-        if position != len(data):
+            entries.append(_IndexEntry(self._strip_key(key) if sized_keys else key, offset, block_size))
+        if position != size:
             raise self._corrupt(f"HFile index has more entries than the {count} of the trailer")
         if sized_keys:
             self._check_rising(entries)
@@ -258,16 +263,16 @@ class HFileReader:
 
     def _check_rising(self, entries: Sequence[_IndexEntry]) -> None:
         """Offsets and first keys rise strictly, which also bounds how many blocks there can be."""
-        for before, after in itertools.pairwise(entries):
-            if before.offset >= after.offset or before.key >= after.key:
-                raise self._corrupt("HFile index is not in order")
+        keys, offsets = [entry.key for entry in entries], [entry.offset for entry in entries]
+        if not (all(map(lt, keys, keys[1:])) and all(map(lt, offsets, offsets[1:]))):
+            raise self._corrupt("HFile index is not in order")
 
     def _strip_key(self, key: bytes) -> bytes:
         """The content of a stored key: two bytes of length, the content, and perhaps HBase's own fields."""
-        length = int.from_bytes(key[:2], "big", signed=True)
-        if length < 0 or len(key) < 2 + length:
+        content = key[2 : 2 + (key[0] << 8 | key[1])] if len(key) > 1 else b""
+        if len(key) < 2 or key[0] > _LONGEST_IN_A_BYTE or len(content) != key[0] << 8 | key[1]:
             raise self._corrupt("HFile key is cut off")
-        return key[2 : 2 + length]
+        return content
 
     def _block(self, number: int) -> dict[bytes, bytes]:
         if number not in self._blocks:
