@@ -253,7 +253,7 @@ def one_door_to_the_timeline(source: Source) -> Iterator[Violation]:
 
 
 _COMPLETES = "complete_instant"
-_SECOND_DOOR = ("txn/publish", "metadata_table/delta_commit", "metadata_table/compaction")
+_SECOND_DOOR = ("txn/publish", *(f"metadata_table/{name}" for name in ("delta_commit", "compaction", "initialize")))
 
 
 def one_door_to_completion(source: Source) -> Iterator[Violation]:

@@ -14,6 +14,7 @@ __all__ = [
     "METADATA_INFLIGHT_KEY",
     "METADATA_PARTITIONS_KEY",
     "NAME_KEY",
+    "new_metadata_properties",
     "new_table_properties",
 ]
 
@@ -74,6 +75,29 @@ def new_table_properties(
         properties["hoodie.table.ordering.fields"] = ",".join(ordering)
     properties.update({k: v for k, v in options.given.items() if k.startswith(_KEPT_PREFIX)})
     return properties
+
+
+def new_metadata_properties(*, name: str, version: int, checksum: str) -> dict[str, str]:
+    """Properties of the metadata table `name` of a table of this version, as Java gives them to it."""
+    return {
+        "hoodie.table.name": name,
+        "hoodie.table.type": TableType.MERGE_ON_READ.value,
+        "hoodie.table.version": str(version),
+        "hoodie.table.initial.version": str(version),
+        "hoodie.timeline.layout.version": "2",
+        "hoodie.timeline.path": "timeline",
+        "hoodie.timeline.history.path": "history",
+        "hoodie.archivelog.folder": "history",
+        "hoodie.table.base.file.format": "HFILE",
+        "hoodie.table.recordkey.fields": "key",
+        "hoodie.table.keygenerator.type": "HOODIE_TABLE_METADATA",
+        "hoodie.populate.meta.fields": "false",
+        "hoodie.datasource.write.drop.partition.columns": "false",
+        "hoodie.record.merge.mode": "CUSTOM",
+        "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000",
+        "hoodie.compaction.payload.class": "org.apache.hudi.metadata.HoodieMetadataPayload",
+        CHECKSUM_KEY: checksum,
+    }
 
 
 def _flag(options: Options, name: str) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 import fastavro
 import numpy as np
@@ -49,7 +49,8 @@ RECORD_INDEX = "record_index"
 _KIND = 5
 _AS_UUID, _AS_TEXT = 0, 1
 _NO_NUMBER = -1
-_UUID_LENGTH = 36
+_MOST_DIGITS = 9
+_UUID_AND_NUMBER = re.compile("([0-9a-f]{8})-" + "([0-9a-f]{4})-" * 3 + "([0-9a-f]{12})(?:-([0-9]+))?")
 _HALF = (1 << 64) - 1
 
 
@@ -193,24 +194,22 @@ def _in_own_layout(hfile: HFileReader, *, schema_json: str, file: str) -> Iterat
 
 def _uuid_and_number(file_id: str) -> tuple[int, int, int] | None:
     """Both halves of the UUID as Java has them, and the number after it; None for an id of another form."""
-    number = _NO_NUMBER
-    text = file_id
-    if len(file_id) != _UUID_LENGTH:
-        text, _, digits = file_id.rpartition("-")
-        if not (digits.isascii() and digits.isdigit() and str(int(digits)) == digits and len(digits) < 10):
-            return None
-        number = int(digits)
-    try:
-        uuid = UUID(text)
-    except ValueError:
+    found = _UUID_AND_NUMBER.fullmatch(file_id)
+    if found is None:
         return None
-    return (_signed(uuid.int >> 64), _signed(uuid.int & _HALF), number) if str(uuid) == text else None
+    number = found[6]
+    if number is not None and (len(number) > _MOST_DIGITS or str(int(number)) != number):
+        return None
+    digits = "".join(found.groups()[:5])
+    high, low = (_signed(int(half, 16)) for half in (digits[:16], digits[16:]))
+    return high, low, _NO_NUMBER if number is None else int(number)
 
 
 def _file_id(stored: dict[str, Any]) -> str:
     if stored["fileIdEncoding"] != _AS_UUID:
         return str(stored["fileId"])
-    text = str(UUID(int=(stored["fileIdHighBits"] & _HALF) << 64 | stored["fileIdLowBits"] & _HALF))
+    digits = "".join(f"{stored[name] & _HALF:016x}" for name in ("fileIdHighBits", "fileIdLowBits"))
+    text = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     return text if stored["fileIndex"] == _NO_NUMBER else f"{text}-{stored['fileIndex']}"
 
 

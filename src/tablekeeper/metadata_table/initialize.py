@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
+from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY, new_metadata_properties
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
@@ -51,7 +51,6 @@ __all__ = ["begin_metadata_table", "begin_record_index"]
 _ONLY_WRITER = "0-0-0"
 _PROPERTIES = f"{METADATA_DIRECTORY}/.hoodie/hoodie.properties"
 _FILES_ID = "files-0000-0"
-_NO_MERGER = "00000000-0000-0000-0000-000000000000"
 
 
 def begin_metadata_table(environment: LockedTable, files: Mapping[str, Mapping[str, int]]) -> None:
@@ -141,23 +140,5 @@ def _write_base(environment: LockedTable, group: FileGroupId, base: IndexLog, at
 
 
 def _properties(config: TableConfig) -> dict[str, str]:
-    name = f"{config.name}_metadata"
-    return {
-        "hoodie.table.name": name,
-        "hoodie.table.type": "MERGE_ON_READ",
-        "hoodie.table.version": str(config.version),
-        "hoodie.table.initial.version": str(config.version),
-        "hoodie.timeline.layout.version": "2",
-        "hoodie.timeline.path": "timeline",
-        "hoodie.timeline.history.path": "history",
-        "hoodie.archivelog.folder": "history",
-        "hoodie.table.base.file.format": "HFILE",
-        "hoodie.table.recordkey.fields": "key",
-        "hoodie.table.keygenerator.type": "HOODIE_TABLE_METADATA",
-        "hoodie.populate.meta.fields": "false",
-        "hoodie.datasource.write.drop.partition.columns": "false",
-        "hoodie.record.merge.mode": "CUSTOM",
-        "hoodie.record.merge.strategy.id": _NO_MERGER,
-        "hoodie.compaction.payload.class": "org.apache.hudi.metadata.HoodieMetadataPayload",
-        "hoodie.table.checksum": table_checksum(database="", table=name),
-    }
+    name = metadata_config(config).name
+    return new_metadata_properties(name=name, version=config.version, checksum=table_checksum(database="", table=name))
