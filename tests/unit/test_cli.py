@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from typer.testing import CliRunner, Result
 from tablekeeper import Table, WriteResult
 from tablekeeper.cli.main import app
 from tablekeeper.config.options import OPTIONS
-from tablekeeper.storage import forget_memory
+from tablekeeper.storage import MemoryStorage, forget_memory
 
 SCHEMA = pa.schema([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64()), ("fare", pa.float64())])
 ROWS = [
@@ -318,6 +320,21 @@ def test_control_characters_of_cells_names_and_errors_are_shown_and_not_obeyed(p
     assert failed.exit_code == 1
     assert "\x1b" not in failed.output
     assert lines("read", path) == [{"id": HOSTILE, "city": "sf"}]
+
+
+def test_commands_that_only_look_by_the_documentation_change_nothing(path: str, first: WriteResult) -> None:
+    update(path)
+    storage = MemoryStorage(path)
+    before = {file.path: storage.read(file.path) for file in storage.walk("")}
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    looks = re.findall(r"`([a-z-]+)`", page.partition("only look:")[2].partition("without")[0])
+    assert {"show", "timeline", "files", "read", "plans", "explain", "locks", "heartbeats", "doctor"} == set(looks)
+    calls = [[name, path, *(["clustering"] if name == "explain" else [])] for name in looks]
+    calls += [[name, path, "--dry-run"] for name in ("clean", "archive")]
+    calls += [["savepoint", path, "--list"], ["doctor", path, "--fix", "--dry-run"], ["doctor", path, "--deep"]]
+    for words in calls:
+        assert run(*words).exit_code == 0, words
+        assert {file.path: storage.read(file.path) for file in storage.walk("")} == before, words
 
 
 def test_options_lists_all_options_or_those_with_a_word() -> None:
