@@ -20,6 +20,8 @@ from tablekeeper.record.partition_paths import NULL_PARTITION, PartitionSpec
 
 __all__ = ["refuse_ambiguous_keys", "refuse_ambiguous_partitions"]
 
+_ENCODED = "; values with '/' can be written to a table that was created with URL-encoded partition paths"
+
 
 def refuse_ambiguous_keys(rows: pa.Table, spec: KeySpec, *, keys: pa.Array | pa.ChunkedArray) -> None:
     """Raise `InvalidRequestError` if one of `keys`, the record keys of `rows`, could belong to another row as well."""
@@ -79,13 +81,13 @@ def _refuse_unclear_borders(path: str, spec: PartitionSpec) -> None:
         unclear = path.count("/") > len(spec.fields) - 1 + own
     if unclear:
         names = ", ".join(field.name for field in spec.fields)
-        raise _unclear(names, f"the path {path!r} does not tell where one value ends and the next begins")
+        why = f"the path {path!r} does not tell where one value ends and the next begins"
+        raise _unclear(names, why, other_way=_ENCODED)
 
 
-def _unclear(column: str, why: str) -> InvalidRequestError:
+def _unclear(column: str, why: str, *, other_way: str = "") -> InvalidRequestError:
     return InvalidRequestError(
-        f"partition column {column}: {why}, so that different rows would become one. Change the value; values with "
-        "'/' can be written to a table that was created with URL-encoded partition paths."
+        f"partition column {column}: {why}, so that different rows would become one. Change the value{other_way}."
     )
 
 
