@@ -76,27 +76,38 @@ def test_links_dots_and_escapes_do_not_register_a_table_outside(
     assert jobs.list_tables(TableFilter(), Page()) == []
 
 
-def test_a_link_that_is_changed_after_the_registration_is_not_followed(tmp_path: Path, lake: Path) -> None:
-    inside = Table.create(lake / "real", name="real", schema=SCHEMA, key="id", ordering="ts", engine="local")
-    (lake / "link").symlink_to(lake / "real")
-    outside(tmp_path)
+def test_a_table_is_known_by_where_it_lies_and_not_by_the_links_that_lead_there(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "real").mkdir(parents=True)
+    (tmp_path / "lake").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "link").symlink_to(tmp_path / "disk" / "real")
+    places = AllowedPlaces([str(tmp_path / "lake")])
+    # Below the place as it was allowed, because that is the name that people know.
+    known = f"file://{tmp_path}/lake/real"
+    assert {places.canonical(f"{tmp_path}/{path}") for path in ("lake/real", "lake/link", "disk/link")} == {known}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_folder_that_becomes_a_link_after_the_registration_is_not_followed(
+    tmp_path: Path, lake: Path, inside: bool
+) -> None:
+    made = Table.create(lake / "real", name="real", schema=SCHEMA, key="id", ordering="ts", engine="local")
+    outside(lake if inside else tmp_path)
     settings = ServerSettings(work_dir=tmp_path / "work", allow=(str(lake),), engine="arrow", limits=Limits(slots=1))
     service = open_service(settings, runtime=SYSTEM_RUNTIME)
     try:
         store = service.store
-        store.migrate()
-        place = AllowedPlaces(settings.allow).canonical(str(lake / "link"))
-        table, _ = store.register_table(NewTable("db", "link", place))
-        assert service.context.look(table).name == inside.config.name
-        (lake / "link").unlink()
-        (lake / "link").symlink_to(tmp_path / "secret")
+        place = AllowedPlaces(settings.allow).canonical(str(lake / "real"))
+        table, _ = store.register_table(NewTable("db", "real", place))
+        assert service.context.look(table).name == made.config.name
+        (lake / "real").rename(lake / "moved")
+        (lake / "real").symlink_to((lake if inside else tmp_path) / "secret")
         with pytest.raises(ForbiddenPlaceError):
             service.context.look(table)
         store.submit(Submission(table.table_id, "clean@now", ServiceAction.CLEAN))
         service.schedule.run_once()
         (operation,) = store.list_operations(OperationFilter(), Page())
         assert (operation.status, operation.run_times) == (Status.FAILED, 0)
-        assert "not inside of a place" in operation.note
+        assert ("is a link" if inside else "not inside of a place") in operation.note
     finally:
         service.stop()
 

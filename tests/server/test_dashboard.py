@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -115,14 +116,61 @@ def test_with_tokens_the_pages_want_a_login_and_the_cookie_is_out_of_reach(
     web = build_web(jobs, settings, ServiceMetrics(jobs), SYSTEM_RUNTIME, engines=frozenset())
     with TestClient(web.guarded, base_url="http://localhost", client=("127.0.0.1", 5000)) as browser:
         for page in ("/", "/tables", "/operations", "/operations/1", "/instances", "/alarms", "/tables/a/b"):
-            assert browser.get(page, follow_redirects=False).headers["location"] == "/login"
+            assert browser.get(page, follow_redirects=False).headers["location"].partition("?")[0] == "/login"
         assert browser.post("/login", data={"token": "nonsense"}).status_code == 401
         logged_in = browser.post("/login", data={"token": secret}, follow_redirects=False)
         cookie = logged_in.headers["set-cookie"]
         assert "HttpOnly" in cookie
-        assert "SameSite=strict" in cookie
+        assert "SameSite=lax" in cookie
         overview = browser.get("/")
         assert overview.status_code == 200
         assert secret not in overview.text
         browser.post("/logout", data={"form_token": form_token(browser, "/")})
         assert browser.get("/", follow_redirects=False).headers["location"] == "/login"
+
+
+def test_the_login_leads_back_to_the_page_that_was_asked_for(client: TestClient) -> None:
+    secret = client.post("/v1/tokens", json={"name": "root", "role": "admin"}).json()["token"]
+    client.cookies.set("tk_session", "expired")
+    asked = client.get("/tables?search=a&state=behind", follow_redirects=False).headers["location"]
+    then = re.search(r'name="then" value="([^"]+)"', client.get(asked).text)
+    assert then is not None
+    assert then[1] == "/tables?search=a&amp;state=behind"
+    answer = client.post("/login", data={"token": secret, "then": unescape(then[1])}, follow_redirects=False)
+    assert answer.headers["location"] == "/tables?search=a&state=behind"
+
+
+@pytest.mark.parametrize(
+    "then", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\n/evil.example", ""]
+)
+def test_the_login_leads_nowhere_else(client: TestClient, then: str) -> None:
+    secret = client.post("/v1/tokens", json={"name": "root", "role": "admin"}).json()["token"]
+    answer = client.post("/login", data={"token": secret, "then": then}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+def test_a_form_of_too_many_fields_is_refused(client: TestClient) -> None:
+    answer = client.post("/login", data={f"field{number}": "x" for number in range(60)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+
+
+def test_whoever_may_only_look_is_offered_nothing_to_do(client: TestClient, registered: str) -> None:
+    client.post(f"{registered}/confirm/clean", data={"form_token": form_token(client, f"{registered}/confirm/clean")})
+    admin = client.post("/v1/tokens", json={"name": "admin", "role": "admin"}).json()["token"]
+    tokens = {
+        role: client.post(
+            "/v1/tokens", json={"name": role, "role": role}, headers={"Authorization": f"Bearer {admin}"}
+        ).json()["token"]
+        for role in ("viewer", "operator")
+    }
+    offered = {}
+    for role, secret in tokens.items():
+        client.cookies.set("tk_session", secret)
+        pages = (registered, "/operations/1", f"{registered}/preview/compaction")
+        offered[role] = [
+            re.findall(r'href="[^"]*/confirm/|action="[^"]*/policy', client.get(page).text) for page in pages
+        ]
+        status = client.get(f"{registered}/confirm/pause").status_code
+        assert status == (403 if role == "viewer" else 200)
+    assert offered["viewer"] == [[], [], []]
+    assert all(offered["operator"])

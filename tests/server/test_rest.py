@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from tablekeeper import Table
@@ -333,14 +335,40 @@ def test_pages_of_a_list_come_after_each_other(client: TestClient, lake: Path, t
     assert rest["next"] is None
 
 
+NAMES = {
+    "service": "compact",
+    "operation_id": "1",
+    "token_id": "1",
+    "db_name": "db",
+    "table_name": "trips",
+    "verb": "pause",
+}
+
+
 def routes_of(web: Web) -> list[tuple[str, str]]:
     """Every method and path of the interface but the one that says whether the service works."""
-    names = {"service": "compact", "operation_id": "1", "token_id": "1", "db_name": "db", "table_name": "trips"}
     return [
-        (method.upper(), path.format(**names))
+        (method.upper(), path.format(**NAMES))
         for path, methods in web.app.openapi()["paths"].items()
         for method in methods
         if path != "/healthz"
+    ]
+
+
+def leaves(routes: Sequence[Any]) -> Iterator[Any]:
+    """The routes themselves, also those of routers that were included."""
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        yield from leaves(included.routes) if included is not None else (route,)
+
+
+def every_route(web: Web) -> list[tuple[str, str]]:
+    """The same from what is really routed, whether it is described or not: pages and forms too."""
+    return [
+        (method, route.path.format(**NAMES))
+        for route in leaves(web.app.routes)
+        if isinstance(route, Route)
+        for method in sorted(route.methods or ())
     ]
 
 
@@ -358,13 +386,35 @@ def test_without_its_token_nothing_is_reached(jobs: SqlJobStore, settings: Serve
     client.post("/v1/tokens", json={"name": "root", "role": "admin"})
     web = build_web(jobs, settings, ServiceMetrics(jobs), SYSTEM_RUNTIME, engines=frozenset())
     with TestClient(web.guarded, base_url="http://localhost:9091", client=("127.0.0.1", 5000)) as later:
-        asked = routes_of(web)
-        assert len(asked) > 20
+        asked = every_route(web)
+        assert set(asked) > {*routes_of(web), ("GET", "/v1/openapi.json"), ("GET", "/metrics"), ("POST", "/logout")}
+        # Of what is mounted, too: nothing but the style sheet, the script and the icon.
+        assert [other.path for other in leaves(web.app.routes) if not isinstance(other, Route)] == ["/static"]
         for method, path in asked:
-            answer = later.request(method, path, json={})
-            assert (answer.status_code, code_of(answer)) == (401, "unauthenticated"), (method, path)
-        assert later.get("/healthz").status_code == 200
-        assert later.get("/", follow_redirects=False).headers["location"] == "/login"
+            if path in ("/healthz", "/login"):
+                continue
+            answer = later.request(method, path, json={}, follow_redirects=False)
+            if path.startswith(("/v1/", "/metrics")):
+                assert (answer.status_code, code_of(answer)) == (401, "unauthenticated"), (method, path)
+            elif path == "/logout":
+                assert answer.status_code == 403
+            else:
+                told = (answer.status_code, answer.headers["location"].partition("?")[0], answer.text)
+                assert told == (303, "/login", ""), (method, path)
+        assert later.get("/healthz").json() == {"status": "ok"}
+        for path in (
+            "//v1/tables",
+            "/V1/tables",
+            "/v1/tables/",
+            "/v1/./tables",
+            "/%76%31/tables",
+            "/static/../v1/tables",
+        ):
+            answer = later.get(f"http://localhost:9091{path}", follow_redirects=False)
+            assert answer.status_code in (307, 401, 404), path
+            assert "tables" not in answer.text, path
+        for method in ("HEAD", "OPTIONS", "TRACE", "PATCH"):
+            assert later.request(method, "/v1/tables").status_code == 405
 
 
 ROLES = {
@@ -441,6 +491,26 @@ def test_a_page_of_another_site_cannot_make_a_browser_call(
     ):
         assert (answer.status_code, code_of(answer)) == (403, "cross_site")
     assert jobs.list_tables(TableFilter(), Page()) == []
+
+
+OPENED = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+def test_a_link_to_a_page_is_followed_from_anywhere_and_to_nothing_else(client: TestClient, lake: Path) -> None:
+    assert client.get("/alarms", headers=OPENED).status_code == 200
+    for answer in (
+        client.get("/v1/hoodie/service/compact", params=java_query(lake), headers=OPENED),
+        client.get("/v1/tables", headers=OPENED),
+        client.post("/login", data={"token": "x"}, headers=OPENED),
+        client.get("/alarms", headers={**OPENED, "Sec-Fetch-Dest": "iframe"}),
+        client.get("/alarms", headers={**OPENED, "Sec-Fetch-Mode": "no-cors"}),
+    ):
+        assert (answer.status_code, code_of(answer)) == (403, "cross_site")
+
+
+@pytest.mark.parametrize("host", ["[::1]evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "", "[::1"])
+def test_no_other_name_of_this_machine_is_answered_without_tokens(client: TestClient, host: str) -> None:
+    assert code_of(client.get("/v1/tables", headers={"Host": host})) == "cross_site"
 
 
 def test_too_many_requests_are_slowed_down(jobs: SqlJobStore, settings: ServerSettings) -> None:

@@ -1,8 +1,9 @@
 """Which places the service may touch: a list of directories and object-store prefixes.
 
 A request names a path, and a path of a request is never trusted: it is brought into its one canonical spelling, links
-are followed, and what remains has to lie inside of an allowed place. The check is made when a table is registered and
-again before every job, because a link can be changed in between.
+are followed, and what remains has to lie inside of an allowed place. A table is known by where it really lies below
+that place, so that no link makes two tables of one, or leads out of the prefixes that a token is limited to. The check
+is made when a table is registered and again before every job, because a folder can become a link in between.
 """
 
 from __future__ import annotations
@@ -33,33 +34,38 @@ class AllowedPlaces:
         return ", ".join(self._places) or "none"
 
     def canonical(self, path: str) -> str:
-        """The one spelling of `path`; `ForbiddenPlaceError` if it leads out of the allowed places."""
+        """Where `path` leads below an allowed place, in one spelling; `ForbiddenPlaceError` if it leads out of all."""
         if len(path) > _MOST_CHARACTERS or any(ord(character) < 32 for character in path):
             raise InvalidRequestError(f"a base path is a text of at most {_MOST_CHARACTERS} printable characters")
         if "://" not in path and not path.startswith(("/", "file:/")):
             raise InvalidRequestError(f"base path {path!r}: give an absolute path or a URI such as s3://bucket/table")
         uri = canonical_uri(path)
-        if not any(_lies_inside(uri, place) for place in self._places):
-            raise ForbiddenPlaceError(
-                f"{uri} is not inside of a place that this service may touch. "
-                "Whoever runs it can allow more with --allow."
-            )
-        return uri
+        for place in self._places:
+            found = _below(uri, place)
+            if found is not None:
+                return found
+        raise ForbiddenPlaceError(
+            f"{uri} is not inside of a place that this service may touch. Whoever runs it can allow more with --allow."
+        )
 
     def recheck(self, base_path: str) -> None:
-        """Refuse a registered path that leads elsewhere by now: a link was changed, or the place is allowed no more."""
-        self.canonical(base_path)
+        """Refuse a registered path that is allowed no more, or leads elsewhere because a link was put there."""
+        found = self.canonical(base_path)
+        if found != base_path and not any(_below(base_path, place) == base_path for place in self._places):
+            raise ForbiddenPlaceError(f"{base_path} is a link to {found} by now: register that place instead")
 
 
-def _lies_inside(uri: str, place: str) -> bool:
+def _below(uri: str, place: str) -> str | None:
+    """`uri` as a path below `place` without links; None if it leads out of it."""
     if uri.startswith(_FILE) != place.startswith(_FILE):
-        return False
+        return None
     if not uri.startswith(_FILE):
-        return uri == place or uri.startswith(f"{place}/")
+        return uri if uri == place or uri.startswith(f"{place}/") else None
     try:
-        return _real(uri).is_relative_to(_real(place))
+        real, root = _real(uri), _real(place)
     except (OSError, RuntimeError) as error:  # a loop of links
         raise InvalidRequestError(f"{uri}: cannot follow the links of this path ({error})") from error
+    return canonical_uri(local_path(place) / real.relative_to(root)) if real.is_relative_to(root) else None
 
 
 def _real(uri: str) -> Path:

@@ -87,43 +87,51 @@ class AdminCalls:
         """Register a table, or change what is given of one that is registered; True if it is new."""
         caller.require(Role.WRITER)
         uri = self._places.canonical(given.base_path)
-        db_name, table_name = self._named(given, uri)
-        known = self._store.find_table(db_name, table_name) or NewTable(db_name, table_name, uri)
+        known = self._store.find_table_by_path(uri)
+        if known is not None and not caller.may_touch(db_name=known.db_name, base_path=uri):
+            raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {uri}")
+        db_name, table_name = self._named(given, uri, known)
+        kept = known or NewTable(db_name, table_name, uri)
         actions = dict.fromkeys(map(ServiceAction.parse, given.action_types))
         new = NewTable(
             db_name=db_name,
             table_name=table_name,
             base_path=uri,
-            owner=parse_name(given.owner, field="owner", default=known.owner),
-            queue=parse_name(given.queue, field="queue", default=known.queue),
-            action_types=tuple(actions) or known.action_types,
-            priority=parse_priority(given.priority) if given.priority.strip() else known.priority,
+            owner=parse_name(given.owner, field="owner", default=kept.owner),
+            queue=parse_name(given.queue, field="queue", default=kept.queue),
+            action_types=tuple(actions) or kept.action_types,
+            priority=parse_priority(given.priority) if given.priority.strip() else kept.priority,
             policy=None if given.policy is None else parse_policy(given.policy),
         )
         _require_for_options(caller, new.policy)
         if not caller.may_touch(db_name=new.db_name, base_path=uri):
             raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {new.db_name} at {uri}")
+        self._refuse_taken_name(new)
+        if known is not None and new.policy is not None and new.policy != parse_policy(known.policy):
+            # As where a policy is changed by itself: that is no business of writers.
+            caller.require(Role.OPERATOR)
         self._timelines.plans(uri)  # refuses a place without a table that can be read
         table, is_new = self._store.register_table(new)
         self._store.notice_commit(table.table_id)
         return self._shown(table), is_new
 
-    def _named(self, given: Registration, uri: str) -> tuple[str, str]:
+    def _named(self, given: Registration, uri: str, known: ManagedTable | None) -> tuple[str, str]:
         """The name of the table at this path: the one it has, the one it was given, or the last part of its path."""
-        known = self._store.find_table_by_path(uri)
         if known is not None and not given.table_name.strip() and given.db_name.strip() in ("", known.db_name):
             return known.db_name, known.table_name
         db_name = parse_name(given.db_name, field="db_name", default=DEFAULT_DATABASE)
         table_name = parse_name(given.table_name, field="table_name", default=uri.rpartition("/")[2])
-        other = self._store.find_table(db_name, table_name)
         if not given.table_name.strip():
             return db_name, free_name(self._store, db_name, table_name, uri)
-        if other is not None and other.base_path != uri:
+        return db_name, table_name
+
+    def _refuse_taken_name(self, new: NewTable) -> None:
+        other = self._store.find_table(new.db_name, new.table_name)
+        if other is not None and other.base_path != new.base_path:
             raise RefusedCallError(
                 Refusal.WRONG_STATE,
-                f"{db_name}.{table_name} is registered at another path: remove it first, or choose another name",
+                f"{other.name} is registered at another path: remove it first, or choose another name",
             )
-        return db_name, table_name
 
     def list_tables(self, caller: Caller, wanted: TableFilter, page: Page) -> dict[str, Any]:
         """A page of tables by id, with the key of the next page."""
@@ -239,14 +247,13 @@ class AdminCalls:
     def list_operations(self, caller: Caller, wanted: OperationFilter, page: Page) -> dict[str, Any]:
         """A page of operations, the newest first, with the key of the next page."""
         caller.require(Role.VIEWER)
-        found = self._store.list_operations(wanted, _checked(page))
+        found = self._store.list_operations(replace(wanted, tables=within(caller, wanted.tables)), _checked(page))
         tables = self._store.load_tables([each.table_id for each in found])
         shown = [
             shown_operation(operation, table)
             for operation in found
             # One that was removed meanwhile is none any more.
             if (table := tables.get(operation.table_id)) is not None
-            and caller.may_touch(db_name=table.db_name, base_path=table.base_path)
         ]
         return {"operations": shown, "next": found[-1].operation_id if len(found) == page.limit else None}
 
@@ -322,34 +329,29 @@ class AdminCalls:
         return [shown_instance(instance, now_ms=self._store.now_ms()) for instance in self._store.list_instances()]
 
     def list_queues(self, caller: Caller) -> list[dict[str, Any]]:
-        """How many operations each queue has in each status."""
+        """How many operations on the caller's tables each queue has in each status."""
         caller.require(Role.VIEWER)
         queues: dict[str, dict[str, int]] = {}
-        for depth in self._store.queue_depths():
+        for depth in self._store.queue_depths(within(caller, TableFilter())):
             queues.setdefault(depth.queue, {})[depth.status.word] = depth.operations
         return [{"queue": queue, **counts} for queue, counts in sorted(queues.items())]
 
     def list_alarms(self, caller: Caller, page: Page, *, only_open: bool) -> list[dict[str, Any]]:
-        """Alarms, the newest first."""
+        """Alarms that the caller may see, the newest first: those of queues and instances are of the whole lake."""
         caller.require(Role.VIEWER)
-        alarms = self._store.list_alarms(_checked(page), only_open=only_open)
+        seen = within(caller, TableFilter())
+        alarms = self._store.list_alarms(_checked(page), only_open=only_open, tables=seen)
         tables = self._store.load_tables([alarm.table_id for alarm in alarms if alarm.table_id is not None])
-        seen = {
-            each.table_id
-            for each in tables.values()
-            if caller.may_touch(db_name=each.db_name, base_path=each.base_path)
-        }
         return [
             {**shown_alarm(alarm), "table": tables[alarm.table_id].name if alarm.table_id in tables else ""}
             for alarm in alarms
-            if caller.sees_everything or alarm.table_id in seen
         ]
 
     def add_token(
         self, caller: Caller, *, name: str, role: str, databases: Sequence[str], path_prefixes: Sequence[str]
     ) -> dict[str, Any]:
         """Make a token. The answer is the only place where the token itself is ever shown."""
-        caller.require(Role.ADMIN)
+        _require_for_tokens(caller)
         secret = new_secret(self._ids)
         prefixes = tuple(self._places.canonical(prefix) for prefix in path_prefixes)
         token = self._store.add_token(
@@ -359,7 +361,7 @@ class AdminCalls:
 
     def list_tokens(self, caller: Caller) -> list[dict[str, Any]]:
         """All tokens without what they are."""
-        caller.require(Role.ADMIN)
+        _require_for_tokens(caller)
         return [
             {
                 "token_id": token.token_id,
@@ -375,12 +377,15 @@ class AdminCalls:
 
     def revoke_token(self, caller: Caller, token_id: int) -> None:
         """From now on the token opens nothing. The last admin's cannot be revoked: nobody could make another."""
-        caller.require(Role.ADMIN)
+        _require_for_tokens(caller)
         valid = [token for token in self._store.list_tokens() if token.revoked_ms is None]
         if all(token.token_id != token_id for token in valid):
             raise RefusedCallError(Refusal.NOT_FOUND, f"there is no token {token_id}, or it was revoked before")
-        if not any(token.role is Role.ADMIN and token.token_id != token_id for token in valid):
-            raise RefusedCallError(Refusal.WRONG_STATE, "this is the last token of an admin: make another one first")
+        others = (token for token in valid if token.token_id != token_id)
+        if not any(each.role is Role.ADMIN and not each.databases and not each.path_prefixes for each in others):
+            raise RefusedCallError(
+                Refusal.WRONG_STATE, "this is the last token of an admin without limits: make another one first"
+            )
         self._store.revoke_token(token_id)
 
     def _shown_default(self, db_name: str) -> dict[str, Any]:
@@ -404,6 +409,12 @@ class AdminCalls:
 
     def _shown(self, table: ManagedTable) -> dict[str, Any]:
         return {**shown_table(table), "effective_policy": self._store.effective_policy(table).to_json()}
+
+
+def _require_for_tokens(caller: Caller) -> None:
+    """Whoever makes tokens can make any: an admin with limits would make one without."""
+    caller.require(Role.ADMIN)
+    caller.require_everywhere("tokens")
 
 
 def _require_for_options(caller: Caller, policy: Policy | None) -> None:

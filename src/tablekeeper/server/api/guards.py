@@ -4,8 +4,9 @@
   is passed over, so that the caller gets to read the refusal.
 - Each client has a bucket of requests that fills up again; the number of buckets is bounded.
 - A page of another site must not make a browser call this service: browsers say where a request comes from, and what
-  comes from elsewhere is refused, reads with an effect (the Java client's GET) included. Without tokens the `Host`
-  has to be the own machine's name too, so that no name of somebody else's leads here.
+  comes from elsewhere is refused, reads with an effect (the Java client's GET) included. Only a link to a page may be
+  followed from anywhere: pages change nothing. Without tokens the `Host` has to be the own machine's name too, so that
+  no name of somebody else's leads here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 _CLIENTS = 10_000
 _PASSED_OVER_BYTES = 64_000_000
 _SAFE_SITES = ("", "same-origin", "none")
+# What is no page below it: calls of programs, some of which have an effect.
+_INTERFACE = "/v1/"
 _HEADERS = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
     (b"x-content-type-options", b"nosniff"),
@@ -102,7 +106,8 @@ class RequestGuard:
             raise _too_large(self._body_bytes)
         host = headers.get("host", "")
         origin = headers.get("origin", "")
-        if headers.get("sec-fetch-site", "") not in _SAFE_SITES or (origin and urlsplit(origin).netloc != host):
+        is_from_here = headers.get("sec-fetch-site", "") in _SAFE_SITES or _follows_link(scope, headers)
+        if not is_from_here or (origin and urlsplit(origin).netloc != host):
             raise RefusedCallError(Refusal.CROSS_SITE, "requests that another site makes a browser send are refused")
         if not headers.get("authorization") and not self._gate.needs_token() and not is_loopback(_host_name(host)):
             raise RefusedCallError(Refusal.CROSS_SITE, "without tokens this service is called by localhost only")
@@ -174,5 +179,15 @@ def _too_large(limit: int) -> RefusedCallError:
     return RefusedCallError(Refusal.BODY_TOO_LARGE, f"the body of a request has at most {limit} bytes")
 
 
+def _follows_link(scope: Scope, headers: Mapping[str, str]) -> bool:
+    """Whether a person opens a page: in a window of its own, not in a frame, and not by a script or a form."""
+    is_document = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return is_document and scope["method"] == "GET" and not scope["path"].startswith(_INTERFACE)
+
+
 def _host_name(host: str) -> str:
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    """The name without its port; empty for what is no name."""
+    if not host.startswith("["):
+        return host.partition(":")[0]
+    name, bracket, port = host[1:].partition("]")
+    return name if bracket and (not port or port.startswith(":")) else ""

@@ -36,7 +36,7 @@ class OverviewCalls:
         self._look = look
 
     def health(self, caller: Caller) -> dict[str, Any]:
-        """Tables that the caller may see, each counted once, and the work of the whole lake.
+        """Tables that the caller may see, each counted once, and the work on them.
 
         `late` is of the newest sample, at most a minute old.
         """
@@ -49,7 +49,7 @@ class OverviewCalls:
             "running": "running",
             "quarantined": "quarantined_operations",
         }
-        for depth in self._store.queue_depths():
+        for depth in self._store.queue_depths(within(caller, TableFilter())):
             if depth.status.word in names:
                 work[names[depth.status.word]] += depth.operations
         newest = self._store.list_samples(since_minute=self._store.now_ms() // 60_000 - 2)
@@ -57,15 +57,20 @@ class OverviewCalls:
         return {**counts, "late": late, **work}
 
     def history(self, caller: Caller, *, hours: int) -> dict[str, Any]:
-        """Samples of the last hours, and operations that ended in them by bucket of time. Of the whole lake."""
+        """Samples of the last hours, and operations that ended in them by bucket of time.
+
+        They are of the whole lake, so that a caller with limits gets none.
+        """
         caller.require(Role.VIEWER)
         hours = max(1, min(hours, _MOST_HOURS))
         now_ms = self._store.now_ms()
         minutes = hours * _MINUTES_PER_HOUR
         bucket_s = max(60, minutes * 60 // MOST_BUCKETS // 60 * 60)
-        samples = self._store.list_samples(since_minute=now_ms // 60_000 - minutes)
+        sees_lake = caller.sees_everything
+        samples = self._store.list_samples(since_minute=now_ms // 60_000 - minutes) if sees_lake else []
         every = max(1, len(samples) // (2 * MOST_BUCKETS))
-        finished = self._store.finished_operations(bucket_s=bucket_s, buckets=minutes * 60 // bucket_s)
+        buckets = minutes * 60 // bucket_s
+        finished = self._store.finished_operations(bucket_s=bucket_s, buckets=buckets) if sees_lake else []
         return {
             "now_ms": now_ms,
             "hours": hours,

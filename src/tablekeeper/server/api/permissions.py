@@ -54,6 +54,13 @@ class Caller:
         """Whether no limit applies."""
         return not self.databases and not self.path_prefixes
 
+    def require_everywhere(self, what: str) -> None:
+        """`RefusedCallError` for a token with limits: `what` is about the whole lake."""
+        if not self.sees_everything:
+            raise RefusedCallError(
+                Refusal.FORBIDDEN, f"{what} need a token without limits, and the token {self.name!r} has some"
+            )
+
     def may_touch(self, *, db_name: str, base_path: str) -> bool:
         """Whether a table of this database at this canonical path is inside of the limits."""
         is_database = not self.databases or db_name in self.databases

@@ -39,7 +39,6 @@ from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 __all__ = ["RestCalls", "needs", "rest_application"]
 
 _LOG = logging.getLogger(__name__)
-_ROLE = "tablekeeper_role"
 _HTTP_ERRORS = {
     400: Refusal.INVALID_REQUEST,
     401: Refusal.UNAUTHENTICATED,
@@ -60,8 +59,8 @@ class RestCalls:
     is_ready: Callable[[], bool]
 
 
-def needs(role: Role) -> Callable[[Request], Caller]:
-    """A dependency that admits callers of this role and above."""
+def needs(role: Role, *, of_the_lake: str = "") -> Callable[[Request], Caller]:
+    """A dependency that admits callers of this role and above, and no token with limits to what is `of_the_lake`."""
 
     def admit(request: Request) -> Caller:
         calls: RestCalls = request.app.state.calls
@@ -70,9 +69,10 @@ def needs(role: Role) -> Callable[[Request], Caller]:
         authorization = sent.get("authorization") or callback_authorization(sent.get("hudi-callback-key"))
         caller = calls.gate.admit(authorization=authorization, client_host=client)
         caller.require(role)
+        if of_the_lake:
+            caller.require_everywhere(of_the_lake)
         return caller
 
-    setattr(admit, _ROLE, role)
     return admit
 
 
@@ -95,7 +95,7 @@ def rest_application(calls: RestCalls) -> FastAPI:
         version="1",
         docs_url=None,
         redoc_url=None,
-        openapi_url="/v1/openapi.json",
+        openapi_url=None,
     )
     app.state.calls = calls
     app.add_exception_handler(TablekeeperError, _refused)
@@ -103,6 +103,9 @@ def rest_application(calls: RestCalls) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     for router in (_rfc, _tables, _databases, _operations, _others):
         app.include_router(router)
+    app.add_api_route(
+        "/v1/openapi.json", app.openapi, dependencies=[Depends(needs(Role.VIEWER))], include_in_schema=False
+    )
     return app
 
 

@@ -11,8 +11,8 @@ from fastapi.responses import RedirectResponse, Response
 from tablekeeper.server.api.parameters import parse_status
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.dashboard.rendering import (
+    Form,
     calls_of,
-    form_of,
     no_page,
     render,
     show_confirmation,
@@ -20,7 +20,7 @@ from tablekeeper.server.dashboard.rendering import (
     submit_form,
     with_query,
 )
-from tablekeeper.server.model import ServiceAction, Status
+from tablekeeper.server.model import Role, ServiceAction, Status
 from tablekeeper.server.store.protocol import OperationFilter, Page
 
 __all__ = ["operation_pages"]
@@ -82,6 +82,7 @@ def operation(request: Request, operation_id: Number) -> Response:
 @operation_pages.get("/{operation_id}/confirm/{verb}")
 def confirm_operation(request: Request, operation_id: Number, verb: str) -> Response:
     def show(caller: Caller) -> Response:
+        caller.require(Role.OPERATOR)
         shown = calls_of(request).admin.show_operation(caller, operation_id)
         told = _VERBS[verb].get(shown["status"], _VERBS[verb][""])
         what = f"{verb} operation {operation_id}"
@@ -92,9 +93,7 @@ def confirm_operation(request: Request, operation_id: Number, verb: str) -> Resp
 
 
 @operation_pages.post("/{operation_id}/confirm/{verb}")
-async def act_on_operation(request: Request, operation_id: Number, verb: str) -> Response:
-    form = await form_of(request)
-
+def act_on_operation(request: Request, operation_id: Number, verb: str, form: Form) -> Response:
     def act(caller: Caller) -> Response:
         admin = calls_of(request).admin
         if verb == "cancel":

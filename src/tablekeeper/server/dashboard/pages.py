@@ -15,9 +15,10 @@ from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.dashboard.operation_pages import operation_pages
 from tablekeeper.server.dashboard.plots import Plot, draw_bars, draw_lines, draw_parts
 from tablekeeper.server.dashboard.rendering import (
+    Form,
     calls_of,
     environment,
-    form_of,
+    page_after_login,
     render,
     show_page,
     with_query,
@@ -39,6 +40,7 @@ _SHOWN_OPEN = 8
 _RANGES = (1, 6, 24, 168)
 _pages = APIRouter(include_in_schema=False)
 After = Annotated[int, Query(ge=0, le=2**62)]
+Then = Annotated[str, Query(max_length=2000)]
 
 
 def add_dashboard(app: FastAPI, *, timelines: TableTimelines, runtime: Runtime) -> None:
@@ -52,27 +54,27 @@ def add_dashboard(app: FastAPI, *, timelines: TableTimelines, runtime: Runtime) 
 
 
 @_pages.get("/login")
-def login_page(request: Request) -> Response:
-    return render(request, "login.html", None, failed=False)
+def login_page(request: Request, then: Then = "") -> Response:
+    return render(request, "login.html", None, failed=False, then=page_after_login(then))
 
 
 @_pages.post("/login")
-async def login(request: Request) -> Response:
-    form = await form_of(request)
+def login(request: Request, form: Form) -> Response:
     secret = form.get("token", "")
+    then = page_after_login(form.get("then", ""))
     client = request.client.host if request.client is not None else None
     try:
         calls_of(request).gate.admit(authorization=f"Bearer {secret}", client_host=client)
     except TablekeeperError:
-        return render(request, "login.html", None, failed=True, status=401)
-    response = RedirectResponse("/", status_code=303)
+        return render(request, "login.html", None, failed=True, then=then, status=401)
+    response = RedirectResponse(then, status_code=303)
     remember_session(response, secret, is_secure=request.url.scheme == "https")
     return response
 
 
 @_pages.post("/logout")
-async def logout(request: Request) -> Response:
-    check_form(request, (await form_of(request)).get("form_token", ""))
+def logout(request: Request, form: Form) -> Response:
+    check_form(request, form.get("form_token", ""))
     response = RedirectResponse("/login", status_code=303)
     forget_session(response)
     return response

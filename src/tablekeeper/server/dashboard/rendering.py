@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
-from urllib.parse import parse_qs, urlencode
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, refusal_of
 from tablekeeper.server.api.rest import RestCalls
 from tablekeeper.server.dashboard.session import FORM_COOKIE, check_form, form_token, page_caller
 from tablekeeper.server.dashboard.words import about_ago, filters
+from tablekeeper.server.model import Role
 from tablekeeper.server.timelines import TableTimelines
 
 __all__ = [
+    "Form",
     "calls_of",
     "environment",
-    "form_of",
+    "login_address",
     "no_page",
     "now_ms_of",
+    "page_after_login",
     "render",
     "show_confirmation",
     "show_page",
@@ -32,6 +35,9 @@ __all__ = [
     "timelines_of",
     "with_query",
 ]
+
+
+_MOST_FIELDS = 50
 
 
 def environment() -> Environment:
@@ -53,7 +59,7 @@ def show_page(request: Request, show: Callable[[Caller], Response]) -> Response:
         caller = page_caller(request)
     except TablekeeperError as error:
         if refusal_of(error) is Refusal.UNAUTHENTICATED:
-            return RedirectResponse("/login", status_code=303)
+            return RedirectResponse(login_address(request), status_code=303)
         return render(request, "refused.html", None, reason=str(error), status=refusal_of(error).status)
     try:
         return show(caller)
@@ -98,8 +104,9 @@ def show_confirmation(
 
 
 def no_page(request: Request) -> Response:
-    """There is nothing at this address."""
-    return render(request, "refused.html", None, reason="there is no such page", status=404)
+    """There is nothing at this address, which is told to whoever may look around."""
+    reason = "there is no such page"
+    return show_page(request, lambda caller: render(request, "refused.html", caller, reason=reason, status=404))
 
 
 def render(request: Request, template: str, caller: Caller | None, *, status: int = 200, **values: Any) -> Response:
@@ -109,6 +116,7 @@ def render(request: Request, template: str, caller: Caller | None, *, status: in
     now_ms = now_ms_of(request)
     text = templates.get_template(template).render(
         caller=caller,
+        may_act=caller is not None and caller.role >= Role.OPERATOR,
         form_token=token,
         here=request.url.path,
         has_login=calls_of(request).gate.needs_token(),
@@ -118,15 +126,38 @@ def render(request: Request, template: str, caller: Caller | None, *, status: in
     )
     response = HTMLResponse(text, status_code=status, headers={"Cache-Control": "no-store"})
     response.set_cookie(
-        FORM_COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
+        FORM_COOKIE, token, httponly=True, samesite="lax", secure=request.url.scheme == "https", path="/"
     )
     return response
 
 
-async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form, without the files that no form here has."""
+async def _form_of(request: Request) -> dict[str, str]:
     body = (await request.body()).decode("utf-8", "replace")
-    return {name: values[0] for name, values in parse_qs(body, keep_blank_values=True, max_num_fields=50).items()}
+    try:
+        fields = parse_qs(body, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError as error:
+        raise InvalidRequestError(f"no form here has more than {_MOST_FIELDS} fields") from error
+    return {name: values[0] for name, values in fields.items()}
+
+
+Form = Annotated[Mapping[str, str], Depends(_form_of)]
+"""The fields of a form, without the files that no form here has. Read before the route, which then has a thread."""
+
+
+def login_address(request: Request) -> str:
+    """Where to log in, and come back from to the page that was asked for."""
+    path = request.url.path
+    if request.method != "GET" or path == "/":
+        return "/login"
+    wanted = f"{path}?{request.url.query}" if request.url.query else path
+    return f"/login?{urlencode({'then': wanted})}"
+
+
+def page_after_login(wanted: str) -> str:
+    """The page to show then: one of ours, whatever the address says."""
+    parts = urlsplit(wanted)
+    is_ours = wanted.startswith("/") and not parts.netloc and not wanted.startswith(("//", "/\\"))
+    return wanted if is_ours and wanted.isprintable() else "/"
 
 
 def with_query(request: Request, **changes: object) -> str:

@@ -1,8 +1,8 @@
 """Who looks at a page: a token in a cookie that scripts cannot read, and a second one against forged forms.
 
-The session cookie holds the caller's own token, so that revoking the token ends the session on every instance. Every
-form carries the value of the `tk_form` cookie; a page of another site can make a browser send the cookies at most, and
-does not know that value.
+The session cookie holds the caller's own token, so that revoking the token ends the session on every instance. It is
+sent when a link in a message about an alarm is followed (`SameSite=Lax`), and with nothing else that another site makes
+a browser send. Every form carries the value of the `tk_form` cookie, which another site does not know.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_form(request: Request, given: str) -> None:
 def remember_session(response: Response, secret: str, *, is_secure: bool) -> None:
     """Log in."""
     response.set_cookie(
-        SESSION_COOKIE, secret, max_age=_DAY_S, httponly=True, samesite="strict", secure=is_secure, path="/"
+        SESSION_COOKIE, secret, max_age=_DAY_S, httponly=True, samesite="lax", secure=is_secure, path="/"
     )
 
 

@@ -15,8 +15,8 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.dashboard.drawings import draw_amplification, draw_timeline, size_classes
 from tablekeeper.server.dashboard.rendering import (
+    Form,
     calls_of,
-    form_of,
     no_page,
     now_ms_of,
     render,
@@ -209,6 +209,7 @@ def preview(request: Request, db_name: str, table_name: str, service: str) -> Re
 @table_pages.get("/{db_name}/{table_name}/confirm/{verb}")
 def confirm_table(request: Request, db_name: str, table_name: str, verb: str) -> Response:
     def show(caller: Caller) -> Response:
+        caller.require(Role.OPERATOR)
         shown = calls_of(request).admin.show_table(caller, db_name, table_name)
         what = f"run {verb} on" if verb in _SERVICES else verb
         told = [_VERBS[verb], *_now(shown)]
@@ -218,9 +219,7 @@ def confirm_table(request: Request, db_name: str, table_name: str, verb: str) ->
 
 
 @table_pages.post("/{db_name}/{table_name}/confirm/{verb}")
-async def act_on_table(request: Request, db_name: str, table_name: str, verb: str) -> Response:
-    form = await form_of(request)
-
+def act_on_table(request: Request, db_name: str, table_name: str, verb: str, form: Form) -> Response:
     def act(caller: Caller) -> Response:
         admin = calls_of(request).admin
         acts: Mapping[str, Callable[[], object]] = {
@@ -236,9 +235,8 @@ async def act_on_table(request: Request, db_name: str, table_name: str, verb: st
 
 
 @table_pages.post("/{db_name}/{table_name}/policy")
-async def confirm_policy(request: Request, db_name: str, table_name: str) -> Response:
+def confirm_policy(request: Request, db_name: str, table_name: str, form: Form) -> Response:
     """What a changed policy would change, before it does."""
-    form = await form_of(request)
 
     def show(caller: Caller) -> Response:
         caller.require(Role.OPERATOR)
@@ -267,9 +265,7 @@ async def confirm_policy(request: Request, db_name: str, table_name: str) -> Res
 
 
 @table_pages.post("/{db_name}/{table_name}/policy/confirm")
-async def change_policy(request: Request, db_name: str, table_name: str) -> Response:
-    form = await form_of(request)
-
+def change_policy(request: Request, db_name: str, table_name: str, form: Form) -> Response:
     def act(caller: Caller) -> Response:
         calls_of(request).admin.change_policy_text(caller, db_name, table_name, form.get("policy", ""))
         return RedirectResponse(_page_of(db_name, table_name), status_code=303)

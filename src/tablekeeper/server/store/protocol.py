@@ -39,7 +39,7 @@ from tablekeeper.server.model import (
 )
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.store.overview import OverviewStore
-from tablekeeper.server.store.wanted import TableFilter
+from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
 
 __all__ = [
     "AlarmStore",
@@ -107,6 +107,7 @@ class OperationFilter:
     queue: str | None = None
     owner: str | None = None
     with_deleted: bool = False
+    tables: TableFilter = EVERY_TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,8 +406,8 @@ class OperationStore(Protocol):
         """
         ...
 
-    def queue_depths(self) -> list[QueueDepth]:
-        """Active operations by queue and status."""
+    def queue_depths(self, wanted: TableFilter = EVERY_TABLE) -> list[QueueDepth]:
+        """Active operations on these tables by queue and status."""
         ...
 
     def longest_waiting_tables(self, limit: int) -> list[int]:
@@ -457,8 +458,8 @@ class AlarmStore(Protocol):
         """Resolve the open alarm of this key, if there is one, and queue the message."""
         ...
 
-    def list_alarms(self, page: Page, *, only_open: bool) -> list[Alarm]:
-        """The newest first; `page.after` is the smallest alarm id seen, 0 for the beginning."""
+    def list_alarms(self, page: Page, *, only_open: bool, tables: TableFilter = EVERY_TABLE) -> list[Alarm]:
+        """About these tables, the newest first; `page.after` is the smallest alarm id seen, 0 for the beginning."""
         ...
 
     def claim_deliveries(self, limit: int, *, hold_s: float) -> list[Delivery]: ...

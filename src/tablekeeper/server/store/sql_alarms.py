@@ -12,6 +12,8 @@ from tablekeeper.server.store.database import Database
 from tablekeeper.server.store.protocol import NewAlarm, NewInstance, NewToken, Page, UnknownRecordError
 from tablekeeper.server.store.rows import alarm_of, json_text, token_of
 from tablekeeper.server.store.schema import ALARM, DELIVERY, INSTANCE, OPERATION, TOKEN
+from tablekeeper.server.store.sql_tables import is_of_tables
+from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
 
 __all__ = ["SqlAlarms", "SqlInstances", "SqlTokens", "open_alarm_in"]
 
@@ -44,8 +46,9 @@ class SqlAlarms:
 
         return self._database.write(work)
 
-    def list_alarms(self, page: Page, *, only_open: bool) -> list[Alarm]:
-        query = select(ALARM).order_by(ALARM.c.alarm_id.desc()).limit(page.limit)
+    def list_alarms(self, page: Page, *, only_open: bool, tables: TableFilter = EVERY_TABLE) -> list[Alarm]:
+        about = is_of_tables(ALARM.c.tbl_id, tables)
+        query = select(ALARM).where(*about).order_by(ALARM.c.alarm_id.desc()).limit(page.limit)
         if only_open:
             query = query.where(ALARM.c.open_key.is_not(None))
         if int(page.after):

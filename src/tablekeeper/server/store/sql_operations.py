@@ -32,6 +32,8 @@ from tablekeeper.server.store.protocol import (
 )
 from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text
 from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, INSTANCE, OPERATION, TBL
+from tablekeeper.server.store.sql_tables import is_of_tables
+from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
 
 __all__ = ["SqlOperations"]
 
@@ -210,10 +212,10 @@ class SqlOperations:
             ).rowcount
         return gone
 
-    def queue_depths(self) -> list[QueueDepth]:
+    def queue_depths(self, wanted: TableFilter = EVERY_TABLE) -> list[QueueDepth]:
         query = (
             select(OPERATION.c.queue, OPERATION.c.status, func.count())
-            .where(OPERATION.c.status.in_(ACTIVE))
+            .where(OPERATION.c.status.in_(ACTIVE), *is_of_tables(OPERATION.c.tbl_id, wanted))
             .group_by(OPERATION.c.queue, OPERATION.c.status)
             .order_by(OPERATION.c.queue, OPERATION.c.status)
         )
@@ -396,4 +398,5 @@ def _conditions(wanted: OperationFilter) -> list[ColumnElement[bool]]:
         conditions.append(OPERATION.c.action.in_([action.value for action in wanted.actions]))
     if not wanted.with_deleted:
         conditions.append(OPERATION.c.isDeleted.is_(False))
+    conditions += is_of_tables(OPERATION.c.tbl_id, wanted.tables)
     return conditions

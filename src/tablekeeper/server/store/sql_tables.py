@@ -16,7 +16,7 @@ from tablekeeper.server.store.protocol import NewTable, Page, TableFilter, Unkno
 from tablekeeper.server.store.rows import actions_text, facts_text, json_text, path_digest, table_of
 from tablekeeper.server.store.schema import DATABASE_POLICY, OPERATION, TBL, TBL_STATE
 
-__all__ = ["JOINED", "SqlTables", "table_conditions"]
+__all__ = ["JOINED", "SqlTables", "is_of_tables", "table_conditions"]
 
 JOINED = TBL.join(TBL_STATE, TBL.c.id == TBL_STATE.c.tbl_id)
 """A registered table with its state."""
@@ -267,6 +267,12 @@ def table_conditions(wanted: TableFilter) -> list[ColumnElement[bool]]:
             or_(name.contains(text, autoescape=True), func.lower(TBL.c.base_path).contains(text, autoescape=True))
         )
     return conditions
+
+
+def is_of_tables(table_id: ColumnElement[int], wanted: TableFilter) -> list[ColumnElement[bool]]:
+    """That a record with the number of a table is about one of those; nothing where all are wanted."""
+    conditions = table_conditions(wanted)
+    return [table_id.in_(select(TBL.c.id).select_from(JOINED).where(*conditions))] if conditions else []
 
 
 def _lies_below(prefix: str) -> ColumnElement[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["TableFilter"]
+__all__ = ["EVERY_TABLE", "TableFilter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +23,7 @@ class TableFilter:
     is_behind: bool | None = None
     databases: tuple[str, ...] = ()
     path_prefixes: tuple[str, ...] = ()
+
+
+EVERY_TABLE = TableFilter()
+"""The filter that leaves nothing out."""
