@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,24 @@ from grpc_tools import protoc
 
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.api.permissions import digest_of
 from tablekeeper.server.api.rpc import METHODS, SERVICE, grpc_server, message_class
 from tablekeeper.server.model import Role
-from tablekeeper.server.store.protocol import NewToken, OperationFilter, Page
+from tablekeeper.server.observe.metrics import ServiceMetrics
+from tablekeeper.server.settings import Limits, ServerSettings
+from tablekeeper.server.store.protocol import NewToken, OperationFilter, Page, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
-from tablekeeper.server.web import Web
+from tablekeeper.server.web import Web, build_web
 
 
 @pytest.fixture
 def channel(web: Web) -> Iterator[grpc.Channel]:
+    with served_over_grpc(web) as opened:
+        yield opened
+
+
+@contextmanager
+def served_over_grpc(web: Web) -> Iterator[grpc.Channel]:
     pool = SYSTEM_RUNTIME.threads.pool(4, name="grpc-test")
     server, port = grpc_server(web.rpc, address="127.0.0.1:0", threads=pool)
     server.start()
@@ -125,6 +136,42 @@ def test_every_method_wants_a_token_once_there_is_one(channel: grpc.Channel, job
     jobs.add_token(NewToken("root", "0" * 64, Role.ADMIN))
     for token in ("", "nonsense"):
         assert refused(channel, method, token=token) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_viewer_changes_nothing_by_any_method(channel: grpc.Channel, jobs: SqlJobStore, method: str) -> None:
+    jobs.add_token(NewToken("looks", digest_of("secret"), Role.VIEWER))
+    asks_only = method.startswith(("List", "Show", "Explain", "Read"))
+    fields = {"service": "compact"} if "service" in message_class(METHODS[method][0]).DESCRIPTOR.fields_by_name else {}
+    if asks_only:
+        with suppress(grpc.RpcError):
+            ask(channel, method, token="secret", **fields)
+    else:
+        told = refused(channel, method, token="secret", **fields)
+        assert told == (grpc.StatusCode.PERMISSION_DENIED, "forbidden")
+    assert jobs.list_tables(TableFilter(), Page()) == []
+
+
+def test_reflection_wants_a_token_too_and_health_does_not(channel: grpc.Channel, jobs: SqlJobStore) -> None:
+    jobs.add_token(NewToken("looks", digest_of("secret"), Role.VIEWER))
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub.ServerReflectionInfo(iter([question])))
+    error: Any = caught.value
+    assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert list(stub.ServerReflectionInfo(iter([question]), metadata=(("authorization", "Bearer secret"),)))
+    health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+    assert health.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_too_many_calls_are_slowed_down(jobs: SqlJobStore, settings: ServerSettings) -> None:
+    slow = replace(settings, limits=Limits(requests_per_s=0.001, request_burst=2))
+    web = build_web(jobs, slow, ServiceMetrics(jobs), SYSTEM_RUNTIME, engines=frozenset())
+    with served_over_grpc(web) as channel:
+        for _ in range(2):
+            ask(channel, "ListQueues")
+        assert refused(channel, "ListQueues") == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_requests")
 
 
 def test_every_method_of_the_description_is_served_and_no_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from tablekeeper.server.api.refusals import Refusal
 from tablekeeper.server.model import ServiceAction, Signal
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import Limits, ServerSettings
-from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
+from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page, Submission, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
 from tablekeeper.server.web import Web, build_web
 from tests.server.conftest import SCHEMA
@@ -365,7 +366,7 @@ def leaves(routes: Sequence[Any]) -> Iterator[Any]:
 def every_route(web: Web) -> list[tuple[str, str]]:
     """The same from what is really routed, whether it is described or not: pages and forms too."""
     return [
-        (method, route.path.format(**NAMES))
+        (method, route.path.format(**NAMES).replace("operations/1/confirm/pause", "operations/1/confirm/cancel"))
         for route in leaves(web.app.routes)
         if isinstance(route, Route)
         for method in sorted(route.methods or ())
@@ -415,6 +416,26 @@ def test_without_its_token_nothing_is_reached(jobs: SqlJobStore, settings: Serve
             assert "tables" not in answer.text, path
         for method in ("HEAD", "OPTIONS", "TRACE", "PATCH"):
             assert later.request(method, "/v1/tables").status_code == 405
+
+
+def test_a_viewer_changes_nothing_by_any_route(client: TestClient, web: Web) -> None:
+    admin = {
+        "Authorization": "Bearer " + client.post("/v1/tokens", json={"name": "a", "role": "admin"}).json()["token"]
+    }
+    secret = client.post("/v1/tokens", json={"name": "v", "role": "viewer"}, headers=admin).json()["token"]
+    client.cookies.set("tk_session", secret)
+    page = client.get("/operations/1/confirm/cancel").text
+    changing = [each for each in every_route(web) if each[0] != "GET"] + [("GET", "/v1/hoodie/service/compact")]
+    assert len(changing) > 20
+    for method, path in changing:
+        if path in ("/login", "/logout"):
+            continue
+        form = {"form_token": client.cookies.get("tk_form", ""), "policy": "{}"}
+        sent: dict[str, Any] = {"json": {}} if path.startswith("/v1/") else {"data": form}
+        answer = client.request(method, path, headers={"Authorization": f"Bearer {secret}"}, **sent)
+        assert answer.status_code == 403, (method, path, answer.text)
+        assert "needs the role" in answer.text, (method, path)
+    assert "needs the role operator" in page
 
 
 ROLES = {
@@ -548,6 +569,18 @@ def test_metrics_count_requests_by_route_and_name_no_input(client: TestClient, l
     assert 'tablekeeper_requests_total{route="/v1/tables/{db_name}/{table_name}",status="404"} 1.0' in text
     assert 'tablekeeper_queue_operations{queue="default",status="pending"} 1.0' in text
     assert "some-name-of-a-client" not in text
+
+
+def test_metrics_name_a_bounded_number_of_queues(client: TestClient, lake: Path, jobs: SqlJobStore) -> None:
+    # A writer may choose the queue of each of its tables.
+    for number in range(60):
+        table, _ = jobs.register_table(NewTable("db", f"t{number}", f"file://{lake}/t{number}", queue=f"q{number}"))
+        jobs.submit(Submission(table.table_id, "clean@now", ServiceAction.CLEAN))
+    jobs.submit(Submission(1, "archive@now", ServiceAction.ARCHIVE))
+    told = re.findall(r'tablekeeper_queue_operations{queue="(.*)",status="pending"} (.*)', client.get("/metrics").text)
+    assert len(told) == 51
+    assert dict(told)["q0"] == "2.0"
+    assert dict(told)[""] == "10.0"
 
 
 def test_every_service_of_the_model_has_a_name_in_the_path(client: TestClient, lake: Path, table: Table) -> None:

@@ -62,3 +62,24 @@ def test_a_service_that_starts_says_what_it_does_and_where_to_look(tmp_path: Pat
         said = served.log.read_text()
     for part in (f"listening at {served.url}", "/v1/openapi.json", f"tables below {tmp_path}", "2 operations at once"):
         assert part in said
+
+
+def test_whoever_sends_a_byte_a_minute_is_not_waited_for(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[limits]\nhead_s = 0.3\nbody_s = 0.3\n")
+    with running_service(tmp_path / "service", allow=tmp_path, arguments=("--settings", str(settings))) as served:
+        host, _, port = served.url.removeprefix("http://").partition(":")
+        for sent, answered in (
+            (b"", b""),
+            (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b""),
+            (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET ", b"HTTP/1.1 200"),
+            (b"POST /v1/tables HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 408"),
+        ):
+            with socket.create_connection((host, int(port)), timeout=60) as opened:
+                opened.sendall(sent)
+                got = b""
+                while more := opened.recv(65536):
+                    got += more
+            assert got.startswith(answered), sent
+            assert bool(got) == bool(answered), sent
+        assert "Traceback" not in served.log.read_text()

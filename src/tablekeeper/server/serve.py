@@ -16,6 +16,7 @@ import uvicorn
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
+from tablekeeper.server.api.guards import ImpatientProtocol
 from tablekeeper.server.api.permissions import is_loopback
 from tablekeeper.server.api.rpc import grpc_server
 from tablekeeper.server.app import Service, open_service
@@ -75,6 +76,7 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: soc
     service.start()
     config = uvicorn.Config(
         web.guarded,
+        http=type("Protocol", (ImpatientProtocol,), {"head_s": settings.limits.head_s}),
         host=settings.host,
         port=settings.port,
         log_config=None,

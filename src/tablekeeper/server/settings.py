@@ -25,6 +25,8 @@ class Limits:
     log_bytes: int = 1_000_000
     failed_looks: int = 5
     body_bytes: int = 1_000_000
+    head_s: float = 15.0
+    body_s: float = 60.0
     requests_per_s: float = 1000.0
     request_burst: int = 2000
 

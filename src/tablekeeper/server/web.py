@@ -55,8 +55,10 @@ def build_web(
     add_dashboard(app, timelines=timelines, runtime=runtime)
     app.add_middleware(_Measured, metrics=metrics, runtime=runtime)
     rate = RateLimit(per_second=settings.limits.requests_per_s, burst=settings.limits.request_burst, runtime=runtime)
-    guarded = RequestGuard(app, gate=gate, rate=rate, body_bytes=settings.limits.body_bytes)
-    return Web(app, guarded, RpcCalls(gate, writers, admin))
+    guarded = RequestGuard(
+        app, gate=gate, rate=rate, body_bytes=settings.limits.body_bytes, body_s=settings.limits.body_s
+    )
+    return Web(app, guarded, RpcCalls(gate, rate, writers, admin))
 
 
 def _readiness(store: JobStore) -> Callable[[], bool]:

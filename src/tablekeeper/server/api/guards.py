@@ -1,7 +1,11 @@
 """What every HTTP request passes before it reaches a route: size, rate, origin, and headers on the way out.
 
-- A body larger than the limit is refused while it comes in, whether or not it says its length. What is still on its way
-  is passed over, so that the caller gets to read the refusal.
+        if self._left < 0 and message["type"] == "http.request":
+            self.refusal = _too_large(self._limit)
+            if message.get("more_body"):
+                await _pass_over(self._receive, until_s=self._until_s)
+            return self._end()
+        self._is_whole = not message.get("more_body", False)
 - Each client has a bucket of requests that fills up again; the number of buckets is bounded.
 - A page of another site must not make a browser call this service: browsers say where a request comes from, and what
   comes from elsewhere is refused, reads with an effect (the Java client's GET) included. Only a link to a page may be
@@ -11,19 +15,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.permissions import Gate, is_loopback
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 
-__all__ = ["RateLimit", "RequestGuard", "refusal_body"]
+__all__ = ["ImpatientProtocol", "RateLimit", "RequestGuard", "refusal_body"]
 
 _LOG = logging.getLogger(__name__)
 _CLIENTS = 10_000
@@ -73,11 +80,12 @@ class RateLimit:
 class RequestGuard:
     """ASGI middleware that applies the rules above."""
 
-    def __init__(self, app: ASGIApp, *, gate: Gate, rate: RateLimit, body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, gate: Gate, rate: RateLimit, body_bytes: int, body_s: float) -> None:
         self._app = app
         self._gate = gate
         self._rate = rate
         self._body_bytes = body_bytes
+        self._body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,10 +99,10 @@ class RequestGuard:
             level = logging.DEBUG if error.refusal is Refusal.TOO_MANY_REQUESTS else logging.INFO
             _LOG.log(level, "%s %r: %s: %s", scope["method"], scope["path"][:200], error.refusal.code, error)
             if error.refusal is Refusal.BODY_TOO_LARGE:
-                await _pass_over(receive)
+                await _pass_over(receive, until_s=asyncio.get_running_loop().time() + self._body_s)
             await _answer(send, error)
             return
-        body = _BoundedBody(receive, self._body_bytes)
+        body = _BoundedBody(receive, self._body_bytes, self._body_s)
         await self._app(scope, body.receive, _Answering(send, body).send)
 
     def _refuse(self, scope: Scope, headers: dict[str, str]) -> None:
@@ -113,30 +121,77 @@ class RequestGuard:
             raise RefusedCallError(Refusal.CROSS_SITE, "without tokens this service is called by localhost only")
 
 
+class ImpatientProtocol(H11Protocol):
+    """Uvicorn's protocol, which waits for ever for the first line and the headers of a request: this one does not."""
+
+    head_s = 15.0
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_asked = self.cycle is not None and not self.cycle.response_complete
+        if is_asked:
+            self._end_waiting()
+        elif self._patience is None:
+            self._wait_for_head()
+
+    def _wait_for_head(self) -> None:
+        self._patience = self.loop.call_later(self.head_s, self.transport.close)
+
+    def _end_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
 class _BoundedBody:
-    """The body as it comes in. Once it is too large the application gets an end without the rest."""
+    """The body as it comes in. Once it is too large or too late the application gets an end without the rest."""
 
-    def __init__(self, receive: Receive, limit: int) -> None:
+    def __init__(self, receive: Receive, limit: int, seconds: float) -> None:
         self._receive = receive
+        self._limit = limit
         self._left = limit
-        self.limit = limit
-
-    @property
-    def is_too_large(self) -> bool:
-        return self._left < 0
+        self._seconds = seconds
+        self._until_s: float | None = None
+        self._is_whole = False
+        self.refusal: RefusedCallError | None = None
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        if self._is_whole:
+            # What follows is news of the connection, which may take as long as it likes.
+            return await self._receive()
+        if self._until_s is None:
+            self._until_s = asyncio.get_running_loop().time() + self._seconds
+        try:
+            async with asyncio.timeout_at(self._until_s):
+                message = await self._receive()
+        except TimeoutError:
+            self.refusal = RefusedCallError(Refusal.TOO_SLOW, f"the body did not come within {self._seconds:g} s")
+            return self._end()
         self._left -= len(message.get("body", b""))
-        if self.is_too_large and message["type"] == "http.request":
+        if self._left < 0 and message["type"] == "http.request":
+            self.refusal = _too_large(self._limit)
             if message.get("more_body"):
-                await _pass_over(self._receive)
-            return {"type": "http.request", "body": b"", "more_body": False}
+                await _pass_over(self._receive, until_s=self._until_s)
+            return self._end()
+        self._is_whole = not message.get("more_body", False)
         return message
+
+    def _end(self) -> Message:
+        self._is_whole = True
+        return {"type": "http.request", "body": b"", "more_body": False}
 
 
 class _Answering:
-    """The answer as it goes out, with the headers that all have; in its place the refusal of a body too large."""
+    """The answer as it goes out, with the headers that all have; in its place the refusal of the body."""
 
     def __init__(self, send: Send, body: _BoundedBody) -> None:
         self._send = send
@@ -147,23 +202,25 @@ class _Answering:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and not self._has_begun:
             self._has_begun = True
-            self._is_refused = self._body.is_too_large
-            if self._is_refused:
-                await _answer(self._send, _too_large(self._body.limit))
+            if self._body.refusal is not None:
+                self._is_refused = True
+                await _answer(self._send, self._body.refusal)
             present = {name.lower() for name, _ in message["headers"]}
             message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in present)]
         if not self._is_refused:
             await self._send(message)
 
 
-async def _pass_over(receive: Receive) -> None:
+async def _pass_over(receive: Receive, *, until_s: float) -> None:
     """Read the rest of a body, within bounds: who still sends when the connection is closed never sees the answer."""
     left = _PASSED_OVER_BYTES
-    while left > 0:
-        message = await receive()
-        left -= len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(until_s):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
 
 
 async def _answer(send: Send, error: RefusedCallError) -> None:

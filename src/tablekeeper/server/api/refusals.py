@@ -39,6 +39,7 @@ class Refusal(enum.Enum):
     NOT_FOUND = ("not_found", HTTPStatus.NOT_FOUND)
     WRONG_METHOD = ("wrong_method", HTTPStatus.METHOD_NOT_ALLOWED)
     WRONG_STATE = ("wrong_state", HTTPStatus.CONFLICT)
+    TOO_SLOW = ("too_slow", HTTPStatus.REQUEST_TIMEOUT)
     BODY_TOO_LARGE = ("body_too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     TABLE_UNREADABLE = ("table_unreadable", HTTPStatus.UNPROCESSABLE_ENTITY)
     TOO_MANY_REQUESTS = ("too_many_requests", HTTPStatus.TOO_MANY_REQUESTS)

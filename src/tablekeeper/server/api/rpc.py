@@ -1,13 +1,15 @@
 """The gRPC server: the calls of REST under the names in `tms.proto`, with reflection and health.
 
 The messages are built from `tms.binpb`, the compiled form of `tms.proto` that is kept beside it; a test compiles it
-anew and compares. Permissions are checked by the calls themselves, the caller comes from the metadata.
+anew and compares. Whatever is called but health passes the rate limit and the gate first, reflection too; permissions
+are checked by the calls themselves, the caller comes from the metadata.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
 
@@ -19,9 +21,10 @@ from grpc_reflection.v1alpha import reflection
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.runtime import Pool
 from tablekeeper.server.api.administration import AdminCalls, Registration
+from tablekeeper.server.api.guards import RateLimit
 from tablekeeper.server.api.parameters import parse_actions, parse_statuses
 from tablekeeper.server.api.permissions import Caller, Gate
-from tablekeeper.server.api.refusals import Refusal, refusal_of
+from tablekeeper.server.api.refusals import Refusal, RefusedCallError, refusal_of
 from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import ServiceAction
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
@@ -33,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 _PAGE = 100
 _MOST_BYTES = 1 << 20
 _CODE_KEY = "tablekeeper-code"
+_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 _STATUS = {
     Refusal.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Refusal.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
@@ -41,6 +45,7 @@ _STATUS = {
     Refusal.OPERATION_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Refusal.PLAN_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Refusal.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Refusal.TOO_MANY_REQUESTS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Refusal.WRONG_STATE: grpc.StatusCode.FAILED_PRECONDITION,
     Refusal.TABLE_UNREADABLE: grpc.StatusCode.FAILED_PRECONDITION,
     Refusal.INTERNAL: grpc.StatusCode.INTERNAL,
@@ -76,8 +81,9 @@ def message_class(name: str) -> Any:
 class RpcCalls:
     """What the methods call."""
 
-    def __init__(self, gate: Gate, writers: WriterCalls, admin: AdminCalls) -> None:
+    def __init__(self, gate: Gate, rate: RateLimit, writers: WriterCalls, admin: AdminCalls) -> None:
         self.gate = gate
+        self.rate = rate
         self.writers = writers
         self.admin = admin
 
@@ -88,7 +94,7 @@ def grpc_server(
     """A server that listens at `address` once it is started, and its port. `threads` run the calls."""
     # Not beside another one at the same port, which would get every other call.
     options = [("grpc.max_receive_message_length", _MOST_BYTES), ("grpc.so_reuseport", 0)]
-    server = grpc.server(threads, options=options)
+    server = grpc.server(threads, options=options, interceptors=[_Door(calls)])
     handlers = {name: _handler(calls, request, call) for name, (request, call) in METHODS.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     state = health.HealthServicer()
@@ -103,16 +109,48 @@ def grpc_server(
     return server, port
 
 
+class _Door(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Lets nobody call any method, streams of reflection included, who has no token where one is wanted."""
+
+    def __init__(self, calls: RpcCalls) -> None:
+        self._calls = calls
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None or details.method.startswith(f"/{health.SERVICE_NAME}/"):
+            return handler
+        # One of these is there, by whether the request and the answer are streams.
+        kind = next(each for each in _KINDS if getattr(handler, each) is not None)
+        behave = getattr(handler, kind)
+
+        def admitted(given: Any, context: grpc.ServicerContext) -> Any:
+            with _refusals(details.method, context):
+                if not self._calls.rate.take(_host(context)):
+                    raise RefusedCallError(Refusal.TOO_MANY_REQUESTS, "too many calls from this address: slow down")
+                _caller(self._calls.gate, context)
+            return behave(given, context)
+
+        made = getattr(grpc, f"{kind}_rpc_method_handler")
+        return made(admitted, handler.request_deserializer, handler.response_serializer)
+
+
+@contextmanager
+def _refusals(what: str, context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call with the status of our error, and its code beside it."""
+    try:
+        yield
+    except TablekeeperError as error:
+        refusal = refusal_of(error)
+        level = logging.DEBUG if refusal is Refusal.TOO_MANY_REQUESTS else logging.INFO
+        _LOG.log(level, "gRPC %s: %s: %r", what, refusal.code, str(error)[:500])
+        context.set_trailing_metadata(((_CODE_KEY, refusal.code),))
+        context.abort(_STATUS.get(refusal, grpc.StatusCode.INVALID_ARGUMENT), str(error)[:2000])
+
+
 def _handler(calls: RpcCalls, request: str, call: Call) -> Any:
     def behave(message: Any, context: grpc.ServicerContext) -> Any:
-        try:
+        with _refusals(request, context):
             return call(calls, _caller(calls.gate, context), message)
-        except TablekeeperError as error:
-            refusal = refusal_of(error)
-            _LOG.info("gRPC %s: %s: %r", request, refusal.code, str(error)[:500])
-            context.set_trailing_metadata(((_CODE_KEY, refusal.code),))
-            context.abort(_STATUS.get(refusal, grpc.StatusCode.INVALID_ARGUMENT), str(error)[:2000])
-            raise AssertionError("abort always raises") from error
 
     return grpc.unary_unary_rpc_method_handler(
         behave,
@@ -123,10 +161,13 @@ def _handler(calls: RpcCalls, request: str, call: Call) -> Any:
 
 def _caller(gate: Gate, context: grpc.ServicerContext) -> Caller:
     metadata = dict(context.invocation_metadata())
+    return gate.admit(authorization=metadata.get("authorization"), client_host=_host(context))
+
+
+def _host(context: grpc.ServicerContext) -> str:
     # `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, or `unix:`, which only the own machine can reach.
     kind, _, rest = context.peer().partition(":")
-    host = "127.0.0.1" if kind == "unix" else rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "")
-    return gate.admit(authorization=metadata.get("authorization"), client_host=host)
+    return "127.0.0.1" if kind == "unix" else rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "")
 
 
 def _submit(calls: RpcCalls, caller: Caller, message: Any) -> Any:

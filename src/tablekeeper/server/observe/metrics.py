@@ -2,13 +2,14 @@
 
 Counts and durations are of this instance; depths and freshness are read from the database when somebody scrapes, so
 that every instance tells the same. What Hudi's own writers report has the name that it has there. The number of series
-is bounded: tables are named only while they are among those furthest behind, and paths are route templates, not what
-clients send.
+is bounded: tables and queues are named only while they are among those furthest behind or longest, and paths are route
+templates, not what clients send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter as Counted
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -16,13 +17,14 @@ from prometheus_client.registry import Collector
 
 from tablekeeper.server.model import AttemptOutcome, ManagedTable, ServiceAction
 from tablekeeper.server.store.overview import TableOrder
-from tablekeeper.server.store.protocol import JobStore
+from tablekeeper.server.store.protocol import JobStore, QueueDepth
 from tablekeeper.server.store.wanted import TableFilter
 
 __all__ = ["CONTENT_TYPE", "ServiceMetrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TABLES_NAMED = 50
+_QUEUES_NAMED = 50
 _SAMPLE_MINUTES = 3
 # Hudi's reporters write `action.metric`, and Prometheus a line where they have a dot.
 _PENDING = {
@@ -144,6 +146,18 @@ class ServiceMetrics:
         return generate_latest(self._registry)
 
 
+def _named_queues(depths: Sequence[QueueDepth]) -> Mapping[tuple[str, str], int]:
+    """Operations by queue and status: the longest queues by their names, all others as one without a name."""
+    lengths: Counted[str] = Counted()
+    for each in depths:
+        lengths[each.queue] += each.operations
+    named = {queue for queue, _ in lengths.most_common(_QUEUES_NAMED)}
+    counted: Counted[tuple[str, str]] = Counted()
+    for each in depths:
+        counted[each.queue if each.queue in named else "", each.status.word] += each.operations
+    return counted
+
+
 def _count(value: object) -> int:
     """A result tells a number, or the list of what it counts."""
     return value if isinstance(value, int) else len(value) if isinstance(value, list | tuple) else 0
@@ -163,8 +177,8 @@ class _LakeCollector(Collector):
         depth = GaugeMetricFamily(
             "tablekeeper_queue_operations", "Operations by queue and status.", labels=("queue", "status")
         )
-        for each in self._store.queue_depths():
-            depth.add_metric((each.queue, each.status.word), each.operations)
+        for (queue, status), operations in _named_queues(self._store.queue_depths()).items():
+            depth.add_metric((queue, status), operations)
         yield depth
         now_ms = self._store.now_ms()
         seen = GaugeMetricFamily(
