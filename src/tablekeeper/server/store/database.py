@@ -7,7 +7,7 @@ tried again; a commit whose outcome is unknown is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, DateTime, Engine, create_engine, event, select
@@ -149,11 +149,11 @@ def connect(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
-            return _with_write_locks(create_engine(parsed, connect_args={"timeout": 60}))
+            return _with_clean_texts(_with_write_locks(create_engine(parsed, connect_args={"timeout": 60})))
         engine = create_engine(
             parsed, isolation_level="READ COMMITTED", pool_pre_ping=True, pool_size=10, max_overflow=20
         )
-        return _with_idle_limit(engine)
+        return _with_clean_texts(_with_idle_limit(engine))
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         scheme = url.partition("://")[0]
         raise InvalidRequestError(
@@ -175,6 +175,35 @@ def _with_idle_limit(engine: Engine) -> Engine:
         connection.commit()
 
     return engine
+
+
+def _with_clean_texts(engine: Engine) -> Engine:
+    """What no database takes becomes a replacement character: NUL, and halves of characters.
+
+    They come in requests, where they match nothing, and in messages of engines: those must not keep an attempt from
+    ending.
+    """
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def clean(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> tuple[str, Any]:
+        return statement, _clean(parameters)
+
+    return engine
+
+
+def _clean(value: Any) -> Any:
+    """The same in one text, or in the parameters of one or many statements."""
+    match value:
+        case str():
+            is_plain = value.isascii() and "\0" not in value
+            whole = value if is_plain else value.encode("utf-8", "replace").decode()
+            return whole if is_plain else whole.replace("\0", "\ufffd")
+        case Mapping():
+            return {name: _clean(each) for name, each in value.items()}
+        case list() | tuple():
+            return type(value)(map(_clean, value))
+        case _:
+            return value
 
 
 def _with_write_locks(engine: Engine) -> Engine:
