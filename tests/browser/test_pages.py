@@ -231,17 +231,22 @@ def test_with_a_token_people_log_in_and_out(browser: Browser, locked: tuple[Serv
     served, secret = locked
     for page in window(browser, served):
         page.goto("/tables")
-        assert page.url.endswith("/login")
+        assert page.url.endswith("/login?then=%2Ftables")
         accessible(page)
         page.get_by_label("Token").fill("not a token")
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("alert")).to_contain_text("not known")
         page.get_by_label("Token").fill(secret)
         page.get_by_role("button", name="Log in").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("The lake at a glance")
+        # The page that was asked for.
+        expect(page.get_by_role("heading", level=1)).to_have_text("Tables")
         assert page.evaluate("document.cookie") == ""
         assert secret not in page.content()
         accessible(page)
+        # A link in a message about an alarm, which some other site shows.
+        page.goto(f"data:text/html,<a href='{served.url}/alarms'>look</a>")
+        page.get_by_role("link", name="look").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Alarms")
         page.get_by_role("button", name="Log out root").click()
         page.goto("/")
         assert page.url.endswith("/login")

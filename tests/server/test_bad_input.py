@@ -109,7 +109,9 @@ def test_a_body_that_is_too_large_is_read_to_its_end_before_the_answer_goes_out(
     headers = [(b"host", b"localhost"), *([(b"content-length", b"8000")] if says_length else [])]
     scope: Scope = {"type": "http", "method": "POST", "path": COMPACT, "headers": headers, "client": ("127.0.0.1", 1)}
     rate = RateLimit(per_second=10, burst=10, runtime=SYSTEM_RUNTIME)
-    asyncio.run(RequestGuard(application, gate=OpenGate(), rate=rate, body_bytes=2500, body_s=60.0)(scope, receive, send))
+    asyncio.run(
+        RequestGuard(application, gate=OpenGate(), rate=rate, body_bytes=2500, body_s=60.0)(scope, receive, send)
+    )
     assert seen == ["piece"] * pieces + ["413", ""]
 
 
