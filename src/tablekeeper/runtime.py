@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 __all__ = [
     "FRUGAL_ENVIRONMENT",
@@ -184,13 +184,18 @@ class Threads:
         threading.Thread(target=call, name=name, daemon=True).start()
         return future.result(seconds)
 
-    def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 16) -> list[R]:
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 32) -> list[R]:
         """`[function(i) for i in items]` on at most `width` threads, in the order of `items`."""
         work = list(items)
         if width <= 1 or len(work) <= 1:
             return [function(item) for item in work]
         with ThreadPoolExecutor(max_workers=min(width, len(work))) as pool:
             return list(pool.map(function, work))
+
+    def together(self, first: Callable[[], T], second: Callable[[], R]) -> tuple[T, R]:
+        """Both results, of calls that need not wait for each other. Both are over when one of them raises."""
+        results: list[Any] = self.map(lambda call: call(), cast("list[Callable[[], Any]]", [first, second]))
+        return results[0], results[1]
 
     def map_unordered(self, function: Callable[[T], R], items: Iterable[T], *, width: int) -> Iterator[R]:
         """Results as they come; at most `width` calls run, and at most `2 * width` are queued.

@@ -17,6 +17,7 @@ from tablekeeper.model import BaseFile, FileSlice, LogFile, RequestedTime
 from tablekeeper.read.slice_rows import SliceTask, read_slice
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import KEY_COLUMN
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
 from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
 from tablekeeper.storage.handle import StorageHandle
@@ -51,6 +52,7 @@ class World:
             output=self.writer.schema,
             rule=self.case.rule,
             key=_KEY,
+            runtime=SYSTEM_RUNTIME,
         )
         rows = [row for batch in read_slice(task) for row in batch.to_pylist()]
         assert all(row["tags"] == [str(row["row"])] for row in rows)

@@ -27,6 +27,7 @@ from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.predicate import parse_predicate
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.storage.handle import StorageHandle
 from tests.support.merge_model import TYPES, ZEROS, Case, Change, as_table, cases, model
@@ -116,6 +117,7 @@ def read(writer: SliceWriter, case: Case, file_slice: FileSlice, where: str | No
         output=pa.schema([writer.schema.field(KEY_COLUMN), writer.schema.field("row")]),
         rule=case.rule,
         key=KeySpec(("row",), composite=False),
+        runtime=SYSTEM_RUNTIME,
         predicate=parse_predicate(where) if where else None,
     )
     batches = list(read_slice(task))

@@ -3,12 +3,16 @@
 Every call to the store is counted. What is asked of the timeline and of the table's properties is counted too:
 an upsert loads the timeline once to check the rows, and twice inside the transaction (when it begins, when it
 commits). Planning asks as much of a table with many partitions as of one with few, if as many were touched.
+
+On an object store the time is in the calls in a row. What does not depend on each other is asked for at once, and
+every look that guards a change stays where it was.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.config.concurrency_settings import LockProvider
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.metadata_table.listing import MetadataTable
@@ -30,6 +35,7 @@ from tablekeeper.model import (
 )
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import complete_instant, create_requested, format_time, start_inflight
+from tests.support.chained_calls import Chain, ChainedStorage
 from tests.support.fake_runtime import FakeClock
 from tests.support.step_faults import one_thread_runtime
 from tests.support.storage_wrappers import CountingStorage
@@ -220,3 +226,55 @@ def test_a_clean_does_not_read_the_list_of_all_partitions(
 
     monkeypatch.setattr(MetadataTable, "partitions", refuse)
     assert wide.table.explain_clean(keep_commits=1).partitions == wide.lived_in
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """A table on a store where a call takes long, with the lock of object stores, and who counts calls in a row."""
+
+    table: tk.Table
+    chain: Chain
+
+    def spent(self, call: Callable[[], Any]) -> int:
+        """Calls in a row."""
+        self.chain.reset()
+        assert call() is not None
+        return self.chain.depth
+
+
+@pytest.fixture
+def remote(tables: TableBuilder) -> _Remote:
+    """Two partitions of five rows each, and twenty logs on each of the two slices."""
+    table = tables.create(table_type="mor", options={"hoodie.bloom.index.write": "false"})
+    for time in range(21):
+        table.upsert(_ten_rows(time))
+    chain = Chain()
+    storage = ChainedStorage(tables.storage(table), chain)
+    options = {"hoodie.write.lock.provider": LockProvider.STORAGE_BASED.value}
+    remote = _Remote(tables.through(table, storage, runtime=chain.runtime, options=options), chain)
+    # The first writer makes the object of the lock, and all others find it.
+    remote.table.delete(trips(("nobody", "p0")))
+    return remote
+
+
+def _ten_rows(time: int) -> pa.Table:
+    return trips(*((f"k{n}", f"p{n % 2}", time, 1.0) for n in range(10)))
+
+
+def test_a_small_upsert_is_22_calls_in_a_row_and_holds_the_lock_for_5(remote: _Remote) -> None:
+    assert remote.spent(lambda: remote.table.upsert(_ten_rows(22))) <= 22, str(remote.chain)
+    *_, acquired, given_back = remote.chain.depths("replace", "table_lock.json")
+    assert given_back - acquired <= 5, str(remote.chain)
+
+
+def test_an_insert_is_as_many_calls_in_a_row_as_an_upsert(remote: _Remote) -> None:
+    assert remote.spent(lambda: remote.table.insert(_ten_rows(22))) <= 22, str(remote.chain)
+
+
+def test_a_read_of_twenty_logs_a_slice_is_10_calls_in_a_row(remote: _Remote) -> None:
+    assert remote.spent(remote.table.read) <= 10, str(remote.chain)
+    assert len(remote.chain.calls) > 40
+
+
+def test_a_compaction_of_twenty_logs_a_slice_is_35_calls_in_a_row(remote: _Remote) -> None:
+    assert remote.spent(remote.table.compact) <= 35, str(remote.chain)

@@ -124,5 +124,8 @@ class _Remembering:
         self.leases.append(lease)
         return lease
 
+    def look_ahead(self) -> None:
+        self.lock.look_ahead()
+
     def describe(self) -> LockHolder | None:
         return self.lock.describe()

@@ -137,6 +137,9 @@ class _BusyLock:
             action()
         return self._lock.acquire(timeout_s=timeout_s)
 
+    def look_ahead(self) -> None:
+        self._lock.look_ahead()
+
     def describe(self) -> LockHolder | None:
         return self._lock.describe()
 

@@ -49,6 +49,7 @@ def stored_groups(table: tk.Table) -> dict[str, FileGroupId]:
             output=pa.schema([(KEY_COLUMN, pa.string())]),
             rule=context.rule,
             key=context.key,
+            runtime=context.runtime,
         )
         for batch in read_slice(task):
             for key in batch.column(0).to_pylist():

@@ -114,7 +114,7 @@ class StepStorage(WatchedStorage):
 class OneThread(FakeThreads):
     """Parallel maps run one after the other, so that calls come in the same order every time."""
 
-    def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 16) -> list[R]:
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, width: int = 32) -> list[R]:
         del width
         return [function(item) for item in items]
 

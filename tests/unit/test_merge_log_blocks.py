@@ -18,6 +18,7 @@ from tablekeeper.model import Action, CompletionTime, FileGroupId, Instant, LogF
 from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, load_changes, load_log_keys
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.timeline import Timeline
 
@@ -92,6 +93,7 @@ def values(storage: MemoryStorage, logs: list[LogFile], visibility: BlockVisibil
         rule=MergeRule(MergeMode.COMMIT_TIME),
         key=KeySpec(("v",), composite=False),
         visibility=visibility,
+        runtime=SYSTEM_RUNTIME,
     ).changes
     found: list[object] = []
     for change in changes:
@@ -238,5 +240,6 @@ def test_keys_of_all_rows_in_the_logs_are_found_but_not_those_of_deletes(storage
         key=KeySpec(("v",), composite=False),
         key_types=pa.schema([(KEY_COLUMN, pa.string())]),
         visibility=UPGRADED,
+        runtime=SYSTEM_RUNTIME,
     )
     assert [keys.to_pylist() for keys in found] == [["a", "b"], ["a"]]

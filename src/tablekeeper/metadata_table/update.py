@@ -65,11 +65,15 @@ def sync_commit(
     *,
     known_ranges: Mapping[str, Sequence[ColumnRange]],
     keys: KeyChanges,
+    properties: TableConfig | None,
     requested_at: RequestedTime,
     completed_at: CompletionTime,
 ) -> tuple[str, ...]:
-    """Bring the metadata table up to date with a commit. Returns what the caller should be told."""
-    config = load_table_config(environment.storage)
+    """Bring the metadata table up to date with a commit. Returns what the caller should be told.
+
+    `properties` are the table's as they were read under this lock, None if they have not been.
+    """
+    config = properties or load_table_config(environment.storage)
     if not config.metadata_partitions and not config.metadata_partitions_inflight:
         return ()
     if not policy.is_enabled:

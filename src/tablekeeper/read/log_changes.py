@@ -37,6 +37,7 @@ from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
 from tablekeeper.record.values_text import show_times
+from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 
@@ -129,9 +130,10 @@ def load_changes(
     rule: MergeRule,
     key: KeySpec,
     visibility: BlockVisibility,
+    runtime: Runtime,
 ) -> LogChanges:
     """Row changes as tables of `schema` (which has the record key column), or of a part of it, and deletes."""
-    blocks = _effective_blocks(storage, logs, visibility)
+    blocks = _effective_blocks(storage, logs, visibility, runtime)
     changes: list[Change] = []
     for placed in blocks:
         if placed.block.type is BlockType.DELETE:
@@ -144,22 +146,33 @@ def load_changes(
 
 
 def load_log_keys(
-    storage: Storage, logs: Sequence[LogFile], *, key: KeySpec, key_types: pa.Schema, visibility: BlockVisibility
+    storage: Storage,
+    logs: Sequence[LogFile],
+    *,
+    key: KeySpec,
+    key_types: pa.Schema,
+    visibility: BlockVisibility,
+    runtime: Runtime,
 ) -> list[pa.Array]:
     """Record keys of all rows in the logs, deleted or not."""
     found = []
-    for placed in _effective_blocks(storage, logs, visibility):
+    for placed in _effective_blocks(storage, logs, visibility, runtime):
         if placed.block.type is not BlockType.DELETE:
             rows = _rows(placed, key_types, key)
             found.append(pc.cast(rows.column(KEY_COLUMN).combine_chunks(), pa.string()))
     return found
 
 
-def _effective_blocks(storage: Storage, logs: Sequence[LogFile], visibility: BlockVisibility) -> list[_PlacedBlock]:
-    blocks: list[_PlacedBlock] = []
-    for log in logs:
+def _effective_blocks(
+    storage: Storage, logs: Sequence[LogFile], visibility: BlockVisibility, runtime: Runtime
+) -> list[_PlacedBlock]:
+    def load(log: LogFile) -> list[LogBlock]:
         least = log.size if visibility.knows_sizes else 0
-        for block in load_blocks(storage, log, least_bytes=least, visibility=visibility):
+        return load_blocks(storage, log, least_bytes=least, visibility=visibility)
+
+    blocks: list[_PlacedBlock] = []
+    for log, found in zip(logs, runtime.threads.map(load, logs), strict=True):
+        for block in found:
             placed = _PlacedBlock(log.path, block)
             if block.type is BlockType.COMMAND:
                 # Whenever it was rolled back, the target never counted: the command takes effect at any moment.

@@ -165,6 +165,7 @@ def plan_slice_tasks(query: Query, slices: Sequence[FileSlice]) -> list[SliceTas
             predicate=query.predicate,
             commit_times=query.commit_times,
             constants=_constants(config, s),
+            runtime=query.runtime,
         )
         for s in slices
     ]

@@ -25,6 +25,7 @@ from tablekeeper.record.merge import KEY_COLUMN, MergeRule, Winners, collapse
 from tablekeeper.record.partial_merge import PartialWinners
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.record.values_text import show_times
+from tablekeeper.runtime import Runtime
 from tablekeeper.storage.handle import StorageHandle
 
 __all__ = ["SliceMerge", "SliceTask", "open_base_file", "read_row_group", "read_slice"]
@@ -53,6 +54,7 @@ class SliceTask:
     output: pa.Schema
     rule: MergeRule
     key: KeySpec
+    runtime: Runtime
     visibility: BlockVisibility = EVERY_BLOCK
     predicate: Predicate | None = None
     commit_times: frozenset[str] | None = None
@@ -79,12 +81,11 @@ class SliceMerge:
         self._task = task
         self._needed = _needed_schema(task)
         self._winners: Winners | PartialWinners | None = None
+        self._file: pq.ParquetFile | None = None
         if task.file_slice.logs:
-            self._load_changes()
-        base = task.file_slice.base
-        self._file = None
-        if base is not None:
-            self._file = open_base_file(task.store, base, verifies_pages=task.verifies_pages)
+            self._file, self._winners = task.runtime.threads.together(self._opened, self._merged_changes)
+        else:
+            self._file = self._opened()
 
     @property
     def most_rows(self) -> int:
@@ -115,7 +116,13 @@ class SliceMerge:
             if self._file is not None:
                 self._file.close()
 
-    def _load_changes(self) -> None:
+    def _opened(self) -> pq.ParquetFile | None:
+        base = self._task.file_slice.base
+        if base is None:
+            return None
+        return open_base_file(self._task.store, base, verifies_pages=self._task.verifies_pages)
+
+    def _merged_changes(self) -> Winners | PartialWinners:
         task = self._task
         loaded = load_changes(
             task.store.storage,
@@ -124,10 +131,11 @@ class SliceMerge:
             rule=task.rule,
             key=task.key,
             visibility=task.visibility,
+            runtime=task.runtime,
         )
         changes = [change.rows if isinstance(change, PartialRows) else change for change in loaded.changes]
         merge = PartialWinners if loaded.has_partial_rows else collapse
-        self._winners = merge(changes, task.rule, schema=self._needed)
+        return merge(changes, task.rule, schema=self._needed)
 
     def _base_rows(self, task: SliceTask) -> Iterator[pa.Table]:
         file, base, needed = self._file, task.file_slice.base, self._needed

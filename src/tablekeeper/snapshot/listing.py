@@ -25,6 +25,8 @@ _LISTING_WIDTH = 16
 Files = list[tuple[str, int]]
 """(name, size) of each file in a directory."""
 
+_Answer = tuple[Files, list[str] | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -36,7 +38,7 @@ class Listed:
 
 def load_partitions_by_listing(storage: Storage, *, runtime: Runtime) -> list[str]:
     """Every directory that holds a partition metadata file, sorted."""
-    return list(load_all_files_by_listing(storage, runtime=runtime).partitions)
+    return sorted(load_all_files_by_listing(storage, runtime=runtime).partitions)
 
 
 def load_all_files_by_listing(
@@ -50,7 +52,10 @@ def load_all_files_by_listing(
     unmarked: dict[str, Files] = {}
     level = [""]
     while level:
-        answers = runtime.threads.map(lambda d: _look_into(storage, d), level, width=_LISTING_WIDTH)
+        if level == [""]:
+            answers = [_look_into_root(storage, runtime=runtime)]
+        else:
+            answers = runtime.threads.map(lambda d: _look_into(storage, d), level, width=_LISTING_WIDTH)
         following: list[str] = []
         for directory, (files, children) in zip(level, answers, strict=True):
             if children is None:
@@ -73,14 +78,21 @@ def load_files_by_listing(storage: Storage, partitions: list[str], *, runtime: R
     }
 
 
-def _look_into(storage: Storage, directory: str) -> tuple[Files, list[str] | None]:
+def _look_into(storage: Storage, directory: str) -> _Answer:
     """The files of a directory, and the directories below one that is no partition."""
-    infos = storage.list_files(directory)
+    files = [(file.name, file.size) for file in storage.list_files(directory)]
+    return files, None if _is_partition(files) else storage.list_directories(directory)
+
+
+def _look_into_root(storage: Storage, *, runtime: Runtime) -> _Answer:
+    """The same for the table's own directory, which is hardly ever a partition when partitions are looked for."""
+    infos, children = runtime.threads.together(lambda: storage.list_files(""), lambda: storage.list_directories(""))
     files = [(file.name, file.size) for file in infos]
-    if any(file.name.startswith(PARTITION_METADATA_NAME) for file in infos):
-        return files, None
-    children = storage.list_directories(directory)
-    return files, [child for child in children if directory or child != ".hoodie"]
+    return files, None if _is_partition(files) else [child for child in children if child != ".hoodie"]
+
+
+def _is_partition(files: Files) -> bool:
+    return any(name.startswith(PARTITION_METADATA_NAME) for name, _ in files)
 
 
 def load_files_of_instant(

@@ -21,7 +21,6 @@ from tablekeeper.snapshot.listing import (
     Files,
     load_all_files_by_listing,
     load_files_by_listing,
-    load_partitions_by_listing,
 )
 from tablekeeper.snapshot.lost_timeline import find_data_file, refuse_lost_timeline
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
@@ -29,7 +28,7 @@ from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import archived_completions
 
-__all__ = ["Pruning", "Snapshot", "load_partitions", "load_replaced", "load_snapshot"]
+__all__ = ["Pruning", "Snapshot", "load_partition_files", "load_partitions", "load_replaced", "load_snapshot"]
 
 
 class Pruning(Protocol):
@@ -62,12 +61,19 @@ class Snapshot:
 
 def load_partitions(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime) -> list[str]:
     """All partition paths of the table, sorted; `[""]` if it has none."""
+    return list(load_partition_files(storage, config, timeline, runtime=runtime))
+
+
+def load_partition_files(
+    storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime
+) -> Mapping[str, Files] | list[str]:
+    """The same, with their files where these are seen on the way."""
     if not config.is_partitioned:
         return [""]
     metadata_table = open_metadata_table(storage, config, timeline, runtime=runtime)
     if metadata_table is not None:
         return metadata_table.partitions()
-    return load_partitions_by_listing(storage, runtime=runtime)
+    return load_all_files_by_listing(storage, runtime=runtime).partitions
 
 
 def load_snapshot(
@@ -80,24 +86,28 @@ def load_snapshot(
     as_of: RequestedTime | None = None,
     pruning: Pruning | None = None,
     known: Sequence[tuple[Instant, CommitMetadata]] = (),
+    listed: Mapping[str, Files] | None = None,
 ) -> Snapshot:
     """Look at `partitions` (all by default, less those that `pruning` rules out) as of a requested time (or now).
 
     What replace commits and the `known` commits wrote is compared with what is there: they are at hand, so that it
-    costs nothing. `CorruptTableError` if a file is missing or cut off.
+    costs nothing. `listed` are the files of all partitions, if directories were listed since the timeline was loaded.
+    `CorruptTableError` if a file is missing or cut off.
     """
     metadata_table = open_metadata_table(storage, config, timeline, runtime=runtime)
     unmarked: Mapping[str, Files] = {}
     if partitions is None and config.is_partitioned and metadata_table is None:
         may_lead = pruning.may_lead if pruning is not None else _everywhere
-        listed = load_all_files_by_listing(storage, runtime=runtime, may_lead=may_lead)
-        files = {p: found for p, found in listed.partitions.items() if pruning is None or pruning.may_match(p)}
-        unmarked = {p: found for p, found in listed.unmarked.items() if pruning is None or pruning.may_match(p)}
+        everything = load_all_files_by_listing(storage, runtime=runtime, may_lead=may_lead)
+        files = {p: found for p, found in everything.partitions.items() if pruning is None or pruning.may_match(p)}
+        unmarked = {p: found for p, found in everything.unmarked.items() if pruning is None or pruning.may_match(p)}
     else:
         wanted = _wanted_partitions(config, metadata_table, partitions)
         wanted = [partition for partition in wanted if pruning is None or pruning.may_match(partition)]
         if metadata_table is not None:
             files = metadata_table.files(wanted)
+        elif listed is not None:
+            files = {partition: listed[partition] for partition in wanted}
         else:
             files = load_files_by_listing(storage, wanted, runtime=runtime)
     replacing = _load_replacing(storage, config, timeline, runtime=runtime)

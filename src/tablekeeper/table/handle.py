@@ -15,11 +15,11 @@ from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
-from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.timeline import FirstLook, Timeline, load_first_look, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.write.operation import WriteRequest
 from tablekeeper.write.prepare import load_environment, prepare_write
+from tablekeeper.write.request import WriteRequest
 
 __all__ = ["TableHandle", "parse_instant", "refuse_speculation"]
 
@@ -47,15 +47,32 @@ class TableHandle:
         return load_table_config(self._storage)
 
     def _load_write(
-        self, operation: Operation, incoming: pa.Schema | None, *, extra: Mapping[str, str] | None = None
+        self,
+        operation: Operation,
+        incoming: pa.Schema | None,
+        *,
+        extra: Mapping[str, str] | None = None,
+        look: FirstLook | None = None,
     ) -> WriteRequest:
         """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""
-        environment = self._load_environment()
-        return prepare_write(environment, self._engine, self._options, operation, incoming=incoming, extra=extra or {})
+        look = look or self._look()
+        return prepare_write(
+            self._load_environment(look.config),
+            self._engine,
+            self._options,
+            operation,
+            incoming=incoming,
+            extra=extra or {},
+            names=look.names,
+        )
 
-    def _load_environment(self) -> TableEnvironment:
+    def _look(self) -> FirstLook:
+        """What an operation of this table begins with."""
+        return load_first_look(self._storage, runtime=self._runtime)
+
+    def _load_environment(self, config: TableConfig | None = None) -> TableEnvironment:
         refuse_speculation(self._options, speculates=self._engine.speculates)
-        return load_environment(self._storage, self._options, runtime=self._runtime)
+        return load_environment(self._storage, self._options, runtime=self._runtime, config=config)
 
     def _load_schema(self) -> pa.Schema:
         config = self.config

@@ -17,8 +17,9 @@ from tablekeeper.model import Operation
 from tablekeeper.services.indexing.record_index import IndexResult, create_record_index, drop_record_index
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle
-from tablekeeper.write.operation import WriteRequest
+from tablekeeper.timeline import FirstLook
 from tablekeeper.write.prepare import load_environment, prepare_write
+from tablekeeper.write.request import WriteRequest
 
 __all__ = ["Indexes"]
 
@@ -48,12 +49,19 @@ class Indexes(TableHandle):
         return drop_record_index(self._load_environment())
 
     def _load_write(
-        self, operation: Operation, incoming: pa.Schema | None, *, extra: Mapping[str, str] | None = None
+        self,
+        operation: Operation,
+        incoming: pa.Schema | None,
+        *,
+        extra: Mapping[str, str] | None = None,
+        look: FirstLook | None = None,
     ) -> WriteRequest:
+        look = look or self._look()
         wants_index = incoming is not None and RecordIndexSettings.from_options(self._options.given).is_wanted
-        if wants_index and RECORD_INDEX not in self.config.metadata_partitions:
+        if wants_index and RECORD_INDEX not in look.config.metadata_partitions:
             _LOG.info("%s: %r, as the options ask", self.path, self.create_index())
-        return super()._load_write(operation, incoming, extra=extra)
+            look = self._look()
+        return super()._load_write(operation, incoming, extra=extra, look=look)
 
     @contextmanager
     def _rebuilding_record_index(self) -> Iterator[None]:

@@ -36,10 +36,10 @@ from tablekeeper.table.handle import parse_instant, refuse_speculation
 from tablekeeper.table.indexes import Indexes
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
-from tablekeeper.timeline import load_instant_files
+from tablekeeper.timeline import Timeline, load_instant_files
 from tablekeeper.timeline.plans import find_plan
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.write.prepare import load_environment, prepare_write, refuse_lost_indexes
+from tablekeeper.write.prepare import load_begin, load_environment, prepare_write, refuse_lost_indexes
 
 __all__ = ["Maintenance"]
 
@@ -120,9 +120,16 @@ class Maintenance(Indexes):
             return None
         instant = parse_instant(plan)
         factory = self._factory(None, options)
-        environment = factory.environment
-        _, kind = find_plan(environment.load_timeline(), instant)
-        request = prepare_write(environment, self._engine, factory.options, kind.operation, incoming=None, extra={})
+        _, kind = find_plan(factory.timeline, instant)
+        return self._execute(factory, kind, instant, factory.names)
+
+    def _execute(
+        self, factory: ServiceFactory, kind: ServiceKind, instant: RequestedTime, names: Sequence[str] | None = None
+    ) -> ServiceResult:
+        engine, operation = self._engine, kind.operation
+        request = prepare_write(
+            factory.environment, engine, factory.options, operation, incoming=None, extra={}, names=names
+        )
         settings = LifecycleSettings.from_options(factory.options.given)
         return execute_plan(request, factory.make(kind), instant, settings)
 
@@ -326,11 +333,11 @@ class Maintenance(Indexes):
         return self._schedule(kind, PlanFlags(), None, None, executes=executes)
 
     def _execute_waiting(
-        self, kind: ServiceKind, *, options: Mapping[str, object] | None = None
+        self, kind: ServiceKind, options: Mapping[str, object] | None = None, timeline: Timeline | None = None
     ) -> list[ServiceResult]:
         """Execute the plans of this kind that wait on the timeline and that nobody is at work on."""
         done = []
-        for instant in self._load_timeline().pending_plans:
+        for instant in (timeline or self._load_timeline()).pending_plans:
             if instant.action is not kind.action:
                 continue
             try:
@@ -384,13 +391,16 @@ class Maintenance(Indexes):
         clustering: ClusteringRequest | None = None,
         *,
         executes: bool = False,
+        factory: ServiceFactory | None = None,
     ) -> ScheduledPlan | None:
-        factory = self._factory(partitions, options)
+        factory = factory or self._factory(partitions, options)
         if executes:
             # A plan that only others may execute would stay in their way.
             refuse_lost_indexes(factory.environment, factory.options, kind.operation)
         service = factory.make(kind, clustering)
-        return schedule_plan(factory.environment, service, flags=flags, incremental=factory.is_incremental)
+        return schedule_plan(
+            factory.environment, service, flags=flags, incremental=factory.is_incremental, timeline=factory.timeline
+        )
 
     def _run(
         self,
@@ -400,11 +410,14 @@ class Maintenance(Indexes):
         options: Mapping[str, object] | None,
         clustering: ClusteringRequest | None = None,
     ) -> ServiceResult | None:
-        waiting = self._execute_waiting(kind, options=options)
-        scheduled = self._schedule(kind, flags, partitions, options, clustering, executes=True)
+        factory = self._factory(partitions, options)
+        waiting = self._execute_waiting(kind, options, factory.timeline)
+        if waiting:
+            factory = self._factory(partitions, options)
+        scheduled = self._schedule(kind, flags, partitions, options, clustering, executes=True, factory=factory)
         if scheduled is None:
             return waiting[-1] if waiting else None
-        result = self.execute(scheduled, options=options)
+        result = self._execute(factory, kind, scheduled.instant)
         notes = tuple(f"plan {each.instant} was waiting and was executed first" for each in waiting)
         return replace(result, notes=(*result.notes, *notes))
 
@@ -424,8 +437,10 @@ class Maintenance(Indexes):
             checked_text("partitions", partitions)
         merged = self._merged(options)
         refuse_speculation(merged, speculates=self._engine.speculates)
-        environment = load_environment(self._storage, merged, runtime=self._runtime)
-        return ServiceFactory(environment, merged, self._load_schema(), partitions)
+        look = self._look()
+        environment = load_environment(self._storage, merged, runtime=self._runtime, config=look.config)
+        timeline, schema = load_begin(environment, names=look.names)
+        return ServiceFactory(environment, merged, schema, timeline, look.names, partitions)
 
     def _clean_settings(
         self,

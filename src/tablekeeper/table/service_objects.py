@@ -23,6 +23,7 @@ from tablekeeper.services.log_compaction.service import LogCompaction
 from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
 from tablekeeper.services.plans.service import Service
 from tablekeeper.services.plans.strategies import OnlyPartitions, PlanningStrategy
+from tablekeeper.timeline import Timeline
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["ClusteringRequest", "ServiceFactory"]
@@ -49,11 +50,16 @@ class ClusteringRequest:
 
 @dataclass(frozen=True)
 class ServiceFactory:
-    """Makes services for one table. `partitions` is a SQL condition on the partition columns, None for all."""
+    """Makes services for one table. `partitions` is a SQL condition on the partition columns, None for all.
+
+    `schema` is that of the table on `timeline`, which was made of the `names`.
+    """
 
     environment: TableEnvironment
     options: Options
     schema: pa.Schema
+    timeline: Timeline
+    names: tuple[str, ...]
     partitions: str | None = None
 
     @property

@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from tablekeeper.config.options import Options
-from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine, Frame, Progress
 from tablekeeper.errors import ConflictError, InvalidRequestError
-from tablekeeper.model import Operation, RequestedTime
+from tablekeeper.model import Operation
 from tablekeeper.read.incremental import read_changes
 from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_schema
 from tablekeeper.record.predicate import Predicate, parse_predicate
@@ -58,10 +57,10 @@ from tablekeeper.table.engines import choose_engine
 from tablekeeper.table.handle import parse_instant
 from tablekeeper.table.maintenance import Maintenance
 from tablekeeper.table.streaming import StreamRequest, load_batch_guard, start_stream
-from tablekeeper.table.times import Changes, load_window, next_cursor, parse_moment
+from tablekeeper.table.times import Changes, load_window, moment_as_of, next_cursor
 from tablekeeper.table.views import FileListing, TableDescription, TimelineListing, describe_table
 from tablekeeper.table.writer_options import forget_writer_options, load_writer_options, save_writer_options
-from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline import load_timeline, load_timeline_beside
 from tablekeeper.timeline.properties_file import (
     create_properties,
     has_table,
@@ -349,7 +348,7 @@ class Table(Maintenance):
             load_timeline(self._storage, config),
             runtime=self._runtime,
             partitions=None if partitions is None else checked_names("partitions", partitions),
-            as_of=_as_of(as_of, config),
+            as_of=moment_as_of(as_of, config),
         )
         return FileListing(snapshot.latest)
 
@@ -451,8 +450,9 @@ class Table(Maintenance):
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         # Before the rows are looked at: a batch of a stream that is in the table already costs nothing more.
-        refuse = load_batch_guard(self._storage, self.config, extra)
-        request = self._load_write(operation, self._engine.schema_of(source), extra=extra)
+        look = self._look()
+        refuse = load_batch_guard(self._storage, look.config, extra)
+        request = self._load_write(operation, self._engine.schema_of(source), extra=extra, look=look)
         return execute_write(replace(request, refuse=refuse), source)
 
     def _load_query(
@@ -468,11 +468,17 @@ class Table(Maintenance):
         checked_flags(meta_columns=meta_columns)
         if mode not in ("snapshot", "read_optimized"):
             raise InvalidRequestError(f"mode={mode!r}: use 'snapshot' or 'read_optimized'")
-        timeline = load_timeline(self._storage, config := self.config)
-        moment = _as_of(as_of, config)
+        look = self._look()
+        moment = moment_as_of(as_of, config := look.config)
+        timeline, (schema, known) = load_timeline_beside(
+            self._storage,
+            config,
+            lambda timeline: load_schema_and_commits(self._storage, config, timeline, as_of=moment),
+            runtime=self._runtime,
+            names=look.names,
+        )
         if moment is not None:
             refuse_cleaned_moment(self._storage, config, timeline, moment)
-        schema, known = load_schema_and_commits(self._storage, config, timeline, as_of=moment)
         return Query(
             storage=self._storage,
             config=config,
@@ -492,7 +498,3 @@ def _predicate(where: str | Predicate | None) -> Predicate | None:
     if isinstance(where, str):
         return parse_predicate(where) if where else None
     return where
-
-
-def _as_of(moment: object, config: TableConfig) -> RequestedTime | None:
-    return None if moment is None else RequestedTime(parse_moment(moment, zone=config.time_zone))

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Frame
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import CompletionTime, RequestedTime
@@ -13,7 +14,7 @@ from tablekeeper.read.incremental import WindowCommit, load_commits
 from tablekeeper.read.query import Query
 from tablekeeper.timeline import format_time, time_bounds
 
-__all__ = ["EARLIEST", "Changes", "load_window", "next_cursor", "parse_moment"]
+__all__ = ["EARLIEST", "Changes", "load_window", "moment_as_of", "next_cursor", "parse_moment"]
 
 EARLIEST = "earliest"
 """As the beginning of a window: before the first commit."""
@@ -35,6 +36,11 @@ def parse_moment(moment: object, *, zone: str) -> str:
     """
     found = _parse(moment, zone=zone)
     return found if isinstance(found, str) else format_time(found, zone=zone)
+
+
+def moment_as_of(moment: object, config: TableConfig) -> RequestedTime | None:
+    """The moment of a reader who goes back in time; None if none was given."""
+    return None if moment is None else RequestedTime(parse_moment(moment, zone=config.time_zone))
 
 
 def load_window(query: Query, *, since: object, until: object) -> list[WindowCommit]:

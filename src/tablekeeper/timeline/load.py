@@ -13,35 +13,46 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.errors import CorruptTableError, NotFoundError
+from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperError
 from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_written_paths
 from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State, join_path
+from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.history import load_archive_reach, load_archived_content
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.timeline.timeline import Timeline
 
 __all__ = [
+    "FirstLook",
     "following_time",
     "format_time",
     "instant_path",
     "later_time",
     "load_commit_metadata",
     "load_content",
+    "load_first_look",
     "load_instant_files",
     "load_newest_time",
     "load_timeline",
+    "load_timeline_beside",
     "load_written_paths",
     "parse_time",
     "time_bounds",
 ]
+
+T = TypeVar("T")
+
+# Of tables of the version that we write.
+_USUAL_DIRECTORY = ".hoodie/timeline"
 
 _ARCHIVED = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT, Action.CLEAN, Action.ROLLBACK})
 """Completed actions that an archive removes."""
@@ -59,15 +70,70 @@ class _Listed(NamedTuple):
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     """The active timeline as it is now."""
+    return _timeline(storage, config, _without_archived(storage, _load_listed(storage, config)))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What a table's properties say, and the names that its timeline has: asked for at the same time."""
+
+    config: TableConfig
+    names: tuple[str, ...]
+
+
+def load_first_look(storage: Storage, *, runtime: Runtime) -> FirstLook:
+    """Properties and timeline of a table, for whoever begins to work with it."""
+    config, names = runtime.threads.together(
+        lambda: load_table_config(storage), lambda: storage.list_names(_USUAL_DIRECTORY)
+    )
+    if config.timeline_directory != _USUAL_DIRECTORY:
+        names = storage.list_names(config.timeline_directory)
+    return FirstLook(config, tuple(names))
+
+
+def load_timeline_beside(
+    storage: Storage,
+    config: TableConfig,
+    load: Callable[[Timeline], T],
+    *,
+    runtime: Runtime,
+    names: Sequence[str] | None = None,
+) -> tuple[Timeline, T]:
+    """The same, and what `load` makes of it: begun before it is clear that the listing is whole, and if it was not,
+    once more. `names` are those of a first look.
+    """
+    listed = _load_listed(storage, config, names)
+    hasty = _timeline(storage, config, listed)
+
+    def attempt() -> T | TablekeeperError:
+        try:
+            return load(hasty)
+        except TablekeeperError as error:
+            return error
+
+    whole, loaded = runtime.threads.together(lambda: _without_archived(storage, listed), attempt)
+    if len(whole) < len(listed):
+        timeline = _timeline(storage, config, whole)
+        return timeline, load(timeline)
+    if isinstance(loaded, TablekeeperError):
+        raise loaded
+    return hasty, loaded
+
+
+def _load_listed(storage: Storage, config: TableConfig, names: Sequence[str] | None = None) -> list[_Listed]:
     directory, layout = config.timeline_directory, config.layout
     listed = [
         _Listed(instant, f"{directory}/{name}")
-        for name in storage.list_names(directory)
+        for name in (storage.list_names(directory) if names is None else names)
         if (instant := _decode(name, layout=layout)) is not None
     ]
     if any(instant.completed_at is None and instant.state is State.COMPLETED for instant, _ in listed):
-        listed = _listed_with_times(storage, config)
-    instants = [instant for instant, _ in _without_archived(storage, listed)]
+        return _listed_with_times(storage, config)
+    return listed
+
+
+def _timeline(storage: Storage, config: TableConfig, listed: Iterable[_Listed]) -> Timeline:
+    instants = [instant for instant, _ in listed]
     return Timeline.of(instants, archive=partial(load_archive_reach, storage, config))
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "create_requested",
     "create_timeline_directory",
     "publish_again",
+    "refuse_gone_instant",
     "remove_archived_files",
     "remove_instant_files",
     "start_inflight",
@@ -54,18 +55,22 @@ def start_inflight(storage: Storage, config: TableConfig, requested: Instant, *,
 
 
 def complete_instant(
-    storage: Storage, config: TableConfig, inflight: Instant, *, completed_at: CompletionTime, content: bytes
+    storage: Storage,
+    config: TableConfig,
+    inflight: Instant,
+    *,
+    completed_at: CompletionTime,
+    content: bytes,
+    looks_first: bool = True,
 ) -> Instant:
     """Publish the completed state: from here on readers see what the action did.
 
-    The caller holds the table lock. If the store leaves it open whether the file was written, the
-    file is read back; only when that fails too is the outcome unknown.
+    The caller holds the table lock, and `looks_first` unless it has just called `refuse_gone_instant` itself. If the
+    store leaves it open whether the file was written, the file is read back; only when that fails too is the outcome
+    unknown.
     """
-    if storage.stat(instant_path(config, inflight)) is None:
-        raise FencedError(
-            f"instant {inflight} is gone from the timeline: another process rolled it back. "
-            "Nothing was committed; retry."
-        )
+    if looks_first:
+        refuse_gone_instant(storage, config, inflight)
     completed = Instant(inflight.requested_at, inflight.action.completed_as, State.COMPLETED, completed_at)
     path = instant_path(config, completed)
     try:
@@ -75,6 +80,15 @@ def complete_instant(
     if not created:
         raise FencedError(f"instant {completed} was completed by another process; reload the table before going on")
     return completed
+
+
+def refuse_gone_instant(storage: Storage, config: TableConfig, inflight: Instant) -> None:
+    """Raise `FencedError` if the action is not on the timeline any more: to be asked directly before it completes."""
+    if storage.stat(instant_path(config, inflight)) is None:
+        raise FencedError(
+            f"instant {inflight} is gone from the timeline: another process rolled it back. "
+            "Nothing was committed; retry."
+        )
 
 
 def unpublish_instant(

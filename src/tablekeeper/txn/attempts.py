@@ -96,6 +96,7 @@ class AttemptGuard:
         self._store = store
         self._is_plan = is_plan
         self._clock = runtime.clock
+        self._threads = runtime.threads
         self._interval_s = interval_s
         self._looked_s: float | None = None
 
@@ -130,7 +131,10 @@ class AttemptGuard:
     def check_now(self) -> None:
         """The same as `check` without regard to the interval."""
         storage, instant = self._store.storage, self.attempt.instant
-        request = load_cancel_request(storage, instant) if self._is_plan else None
+        request, owner = self._threads.together(
+            lambda: load_cancel_request(storage, instant) if self._is_plan else None,
+            lambda: load_heartbeat_owner(storage, instant),
+        )
         if request is not None:
             raise PlanCancelledError(
                 f"plan {instant} was cancelled ({request.reason}). Nothing was committed; schedule a new plan "
@@ -138,7 +142,7 @@ class AttemptGuard:
                 instant=instant.value,
                 reason=request.reason,
             )
-        if load_heartbeat_owner(storage, instant) != self.attempt.owner:
+        if owner != self.attempt.owner:
             raise FencedError(
                 f"instant {instant} is not this process's any more: its heartbeat has ended or is another's. "
                 "Nothing was committed; reload the table."

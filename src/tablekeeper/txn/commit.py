@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tablekeeper.errors import ConflictError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
@@ -37,11 +38,13 @@ from tablekeeper.timeline import (
     Timeline,
     create_requested,
     load_newest_time,
+    load_timeline_beside,
     remove_instant_files,
     start_inflight,
 )
 from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.plans import find_rollback
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
 from tablekeeper.txn.concurrent_commits import ConflictCheck, NoPhantoms, Phantoms, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
@@ -99,10 +102,10 @@ def begin_write(
     A write that `announces` stays requested until `announce_write` says which file groups it touches; it must not write
     data before. Others go inflight at once.
     """
-    storage, config = environment.storage, environment.config
+    config, threads = environment.config, environment.runtime.threads
     with environment.locked() as held:
-        requested_at = RequestedTime(time_after(held, load_newest_time(held.storage, config)))
-        held.lease.check()
+        newest, _ = threads.together(lambda: load_newest_time(held.storage, config), held.lease.check)
+        requested_at = RequestedTime(time_after(held, newest))
         # The heartbeat comes first: a pending instant without one is taken for dead.
         attempt = begin_attempt(held.storage, requested_at, runtime=held.runtime)
         heartbeat = start_heartbeat(
@@ -124,18 +127,20 @@ def begin_write(
             with suppress(StorageError):
                 fence_attempts(held.storage, requested_at)
             raise
-    try:
-        # After the write is on the timeline: who begins before this load and is not on it, begins after the write.
-        timeline = environment.load_timeline()
-        refuse_during_restore(environment, timeline, requested_at)
-    except BaseException:
-        # A failing store must not hide the cause; whoever comes next rolls back what is left.
-        with suppress(StorageError):
-            remove_instant_files(storage, config, inflight, requested)
-        heartbeat.stop()
-        with suppress(StorageError):
-            fence_attempts(storage, requested_at)
-        raise
+        unlocked = held.unlocked
+        try:
+            # After the write is on the timeline: who begins before this load and is not on it, begins after the write.
+            # Others may have the lock by then.
+            _, timeline = threads.together(held.lease.release, unlocked.load_timeline)
+            refuse_during_restore(unlocked, timeline, requested_at)
+        except BaseException:
+            # A failing store must not hide the cause; whoever comes next rolls back what is left.
+            with suppress(StorageError):
+                remove_instant_files(unlocked.storage, config, inflight, requested)
+            heartbeat.stop()
+            with suppress(StorageError):
+                fence_attempts(unlocked.storage, requested_at)
+            raise
     return OpenWrite(inflight, operation, timeline.without(requested_at), heartbeat, attempt)
 
 
@@ -167,22 +172,25 @@ def commit_write(
     phantoms: Phantoms | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
     refuse: Callable[[Timeline], None] = lambda _: None,
+    may_repeat_tasks: bool = True,
+    tidy: Callable[[], None] = lambda: None,
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
     `policy`, `known_ranges` and `keys` are for the metadata table. `settle` gives the metadata to publish on the
     timeline just loaded: the last word on what depends on other commits. `refuse` raises, under the lock and on that
     timeline, if the write has become unwanted. Files of others in which `phantoms` may be are looked into without the
-    lock, except for those that came in while it was doing so the last time.
+    lock, except for those that came in while it was doing so the last time. Without `may_repeat_tasks` no task of the
+    write is running any more. `tidy` is called once the write is visible.
     """
     check: ConflictCheck | None = None
     announcements = _Announcements(environment, write)
     rounds_left = _UNLOCKED_ROUNDS
     while True:
         with environment.locked() as held:
-            timeline = held.load_timeline()
-            _refuse_to_go_on(held, write, timeline)
-            refuse(timeline)
+            (timeline, _), properties = held.runtime.threads.together(
+                partial(_load_fit_timeline, held, write, refuse), partial(load_table_config, held.storage)
+            )
             others = _with_archived(held, write, timeline)
             check = check or ConflictCheck(
                 held.unlocked,
@@ -196,15 +204,29 @@ def commit_write(
                 check.refuse_phantoms(news)
                 settled = settle(metadata, timeline)
                 publication = Publication(held, write.inflight, known=timeline, check=write.heartbeat.check)
-                notes = publication.update_metadata_table(CommitUpdate(policy, settled, keys, known_ranges))
-                instant = publication.complete(encode_commit_metadata(settled)).instant
+                update = CommitUpdate(policy, settled, keys, known_ranges, properties)
+                notes = publication.update_metadata_table(update)
+                content = encode_commit_metadata(settled)
+                instant = publication.complete(content, gives_lock_back=True).instant
                 break
         rounds_left = max(0, rounds_left - 1)
         check.refuse_phantoms(news)
         announcements.wait(missing)
-    write.heartbeat.stop(is_completed=True)
-    _discard_markers(environment, write, metadata)
+    is_sole = write.kind is WriteKind.INGESTION and not may_repeat_tasks
+    _tidy_up(environment, write, metadata, may_be_late=not is_sole, tidy=tidy)
     return Committed(instant, held.lease.held_s, notes)
+
+
+def _load_fit_timeline(
+    held: TableEnvironment, write: OpenWrite, refuse: Callable[[Timeline], None]
+) -> tuple[Timeline, None]:
+    """The timeline, on which the write may still be completed."""
+
+    def look(timeline: Timeline) -> None:
+        _refuse_to_go_on(held, write, timeline)
+        refuse(timeline)
+
+    return load_timeline_beside(held.storage, held.config, look, runtime=held.runtime)
 
 
 def _with_archived(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> Timeline:
@@ -317,20 +339,53 @@ def refuse_during_restore(environment: TableEnvironment, timeline: Timeline, ins
         )
 
 
-def _discard_markers(environment: TableEnvironment, write: OpenWrite, metadata: CommitMetadata) -> None:
-    """The commit has landed: markers that cannot be deleted now are litter, not a failure."""
-    storage, instant = environment.storage, write.inflight.requested_at.value
+def _tidy_up(
+    environment: TableEnvironment,
+    write: OpenWrite,
+    metadata: CommitMetadata,
+    *,
+    may_be_late: bool,
+    tidy: Callable[[], None],
+) -> None:
+    """The commit has landed: what cannot be deleted now is litter, not a failure.
+
+    Files `may_be_late` where a repeated task or another attempt may still put them.
+    """
+
+    def stop() -> None:
+        write.heartbeat.stop(is_completed=True)
+        if may_be_late:
+            # The heartbeat has ended: a task whose file is not there yet finds that out, unless it dies.
+            _discard_markers(environment, write, unless_more_than=metadata)
+
+    def discard() -> None:
+        if not may_be_late:
+            _discard_markers(environment, write)
+
+    environment.runtime.threads.map(lambda step: step(), [stop, discard, tidy])
     try:
-        # The heartbeat has ended: a repeated task whose file is not there yet finds that out, unless it dies.
-        if not storage.has_scopes and _names_more(load_markers(storage, instant=instant), metadata):
+        # Last: the heartbeat was removed through a scope of the attempt.
+        fence_attempts(environment.storage, write.inflight.requested_at)
+    except (FencedError, StorageError) as error:
+        _LOG.warning("instant %s: its scopes were left behind: %s", write.inflight.requested_at, error)
+
+
+def _discard_markers(
+    environment: TableEnvironment, write: OpenWrite, *, unless_more_than: CommitMetadata | None = None
+) -> None:
+    """Delete the markers; if they name files that are not in the metadata given, look for those first."""
+    storage, instant = environment.storage, write.inflight.requested_at.value
+    looks = unless_more_than is not None and not storage.has_scopes
+    try:
+        if looks and _names_more(load_markers(storage, instant=instant), unless_more_than):
             sweep_late_files(environment, instants=(instant,))
         else:
             delete_markers(storage, instant=instant)
-        fence_attempts(storage, write.inflight.requested_at)
     except (FencedError, LockNotAcquiredError, StorageError) as error:
         _LOG.warning("instant %s: its markers were left behind: %s", write.inflight.requested_at, error)
 
 
-def _names_more(markers: Iterable[Marker], metadata: CommitMetadata) -> bool:
+def _names_more(markers: Iterable[Marker], metadata: CommitMetadata | None) -> bool:
     """Whether there are markers of files that the commit does not name."""
-    return not {marker.path for marker in markers} <= {stat.path for stat in metadata.stats}
+    named = {stat.path for stat in metadata.stats} if metadata is not None else set()
+    return not {marker.path for marker in markers} <= named

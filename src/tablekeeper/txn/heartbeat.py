@@ -168,8 +168,10 @@ class Heartbeat:
             self._is_stopped = True
         if not has_ended or is_completed:
             try:
-                # With a name in it the file can be told from that of an executor which took the plan over.
-                if not self._content or load_heartbeat_owner(self._storage, self.instant) == self._content.decode():
+                # With a name in it the file can be told from that of an executor which took the plan over. Nobody takes
+                # over what is completed.
+                is_ours = is_completed or not self._content
+                if is_ours or load_heartbeat_owner(self._storage, self.instant) == self._content.decode():
                     self._storage.delete(self._path)
             except FencedError:
                 _LOG.debug("instant %s: the heartbeat belongs to whoever ended this attempt", self.instant)

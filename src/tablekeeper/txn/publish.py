@@ -19,13 +19,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.metadata_table.delta_commit import withdraw_late_update
 from tablekeeper.metadata_table.record_index import KeyChanges
 from tablekeeper.metadata_table.update import MetadataPolicy, sync_clean, sync_commit, sync_rollback, take_back_update
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State
-from tablekeeper.timeline import Timeline, complete_instant, instant_path, load_instant_files, remove_instant_files
+from tablekeeper.timeline import (
+    Timeline,
+    complete_instant,
+    instant_path,
+    load_instant_files,
+    refuse_gone_instant,
+    remove_instant_files,
+)
 from tablekeeper.timeline.history import find_archived
 from tablekeeper.timeline.plans import find_rollback, load_rollback_target
 from tablekeeper.timeline.properties_file import load_table_config
@@ -46,12 +54,16 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommitUpdate:
-    """A commit's part of the metadata table. `known_ranges` are statistics of its files, as far as they are known."""
+    """A commit's part of the metadata table. `known_ranges` are statistics of its files, as far as they are known.
+
+    `properties` are those of the table, where they were read under the lock already.
+    """
 
     policy: MetadataPolicy
     metadata: CommitMetadata
     keys: KeyChanges
     known_ranges: Mapping[str, Sequence[ColumnRange]] = field(default_factory=dict)
+    properties: TableConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +117,33 @@ class Publication:
     def check(self) -> None:
         """Raise `FencedError` unless the instant and the lock are still ours."""
         with self._taking_back_what_is_late():
-            self._check()
-            self._held.lease.check()
+            self._refuse_if_over()
 
-    def complete(self, content: bytes) -> Published:
-        """Publish the completed instant: from here on others see what it did.
+    def complete(self, content: bytes, *, gives_lock_back: bool = False) -> Published:
+        """Publish the completed instant: from here on others see what it did. The lock is over then, if that is wanted.
 
         `FencedError` if another process was faster or rolled it back; `CommitOutcomeUnknownError` if nobody can tell.
         """
         held = self._held
         completed_at = CompletionTime(next_time(held, self._known, after=self._updated_at))
-        self.check()
         with self._taking_back_what_is_late():
-            completed = complete_instant(
-                held.storage, held.config, self._inflight, completed_at=completed_at, content=content
+            held.runtime.threads.together(
+                self._refuse_if_over, lambda: refuse_gone_instant(held.storage, held.config, self._inflight)
             )
-        return Published(completed, holds_lock=_confirm_completed(held, completed, known=self._known))
+            completed = complete_instant(
+                held.storage,
+                held.config,
+                self._inflight,
+                completed_at=completed_at,
+                content=content,
+                looks_first=False,
+            )
+        holds_lock = _confirm_completed(held, completed, known=self._known, gives_lock_back=gives_lock_back)
+        return Published(completed, holds_lock)
+
+    def _refuse_if_over(self) -> None:
+        self._check()
+        self._held.lease.check()
 
     @contextmanager
     def _taking_back_what_is_late(self) -> Iterator[None]:
@@ -136,13 +159,14 @@ def _update(
     held: LockedEnvironment, update: MetadataUpdate, requested_at: RequestedTime, completed_at: CompletionTime
 ) -> tuple[str, ...]:
     match update:
-        case CommitUpdate(policy, metadata, keys, known_ranges):
+        case CommitUpdate(policy, metadata, keys, known_ranges, properties):
             return sync_commit(
                 held,
                 policy,
                 metadata,
                 known_ranges=known_ranges,
                 keys=keys,
+                properties=properties,
                 requested_at=requested_at,
                 completed_at=completed_at,
             )
@@ -190,20 +214,25 @@ def _is_completed(environment: TableEnvironment, instant: Instant) -> bool:
     return find_archived(environment.storage, environment.config, instant) is not None
 
 
-def _confirm_completed(held: LockedEnvironment, completed: Instant, *, known: Timeline) -> bool:
+def _confirm_completed(
+    held: LockedEnvironment, completed: Instant, *, known: Timeline, gives_lock_back: bool = False
+) -> bool:
     """Return if `completed`, just published under the lock, stands. False if the lease is over all the same.
 
-    `known` is the timeline that was loaded under the lock. Raises `FencedError` if another process rolled the instant
-    back or completed it meanwhile, after taking the own completed file away, and `CommitOutcomeUnknownError` if the
-    lock cannot be had to find out.
+    Who `gives_lock_back` asks the store once for both: the lock is over afterwards. `known` is the timeline that was
+    loaded under the lock. Raises `FencedError` if another process rolled the instant back or completed it meanwhile,
+    after taking the own completed file away, and `CommitOutcomeUnknownError` if the lock cannot be had to find out.
     """
     try:
-        held.lease.check()
+        if gives_lock_back:
+            held.lease.end()
+        else:
+            held.lease.check()
     except (FencedError, StorageError) as doubt:
         held.lease.release()
         _decide(held.unlocked, completed, known, doubt)
         return False
-    return True
+    return not gives_lock_back
 
 
 def _decide(environment: TableEnvironment, completed: Instant, known: Timeline, doubt: Exception) -> None:

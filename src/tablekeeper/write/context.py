@@ -36,6 +36,7 @@ class WriteContext:
     the timeline only once its rows are known to be good. `stats_columns` are the columns whose ranges the
     metadata table wants for each file. `blocks` says which blocks of log files count. `guard` is the attempt's,
     which there is from when the write has begun.
+    Staged rows of up to `carried_bytes` a part are carried along instead of being parked in the store.
     """
 
     store: StorageHandle
@@ -52,6 +53,7 @@ class WriteContext:
     stats_columns: tuple[str, ...] = ()
     blocks: BlockVisibility = EVERY_BLOCK
     guard: AttemptGuard | None = None
+    carried_bytes: int = 0
 
     @property
     def file_schema(self) -> pa.Schema:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.format.data_files import (
-    PARTITION_METADATA_NAME,
-    decode_base_name,
-    decode_log_name,
-    encode_partition_metadata,
-)
+from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.metadata_table.record_index import load_record_index_ids
 from tablekeeper.metadata_table.update import MetadataPolicy
-from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Operation, WriteStat, join_path
+from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Operation, WriteStat
 from tablekeeper.timeline import Timeline
 from tablekeeper.tracing import span
 from tablekeeper.txn.commit import OpenWrite, commit_write
@@ -24,7 +19,7 @@ from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.key_changes import WrittenKeys
-from tablekeeper.write.layout_checks import can_nest, refuse_nested_partitions
+from tablekeeper.write.partitions import ensure_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import KnownSchema, with_present_schema
 
@@ -45,19 +40,23 @@ def finish_write(
     known_schema: KnownSchema,
     uses_record_index: bool = False,
     refuse: Callable[[Timeline], None] = lambda _: None,
+    ensured: Collection[str] = (),
+    tidy: Callable[[], None] = lambda: None,
 ) -> WriteResult:
     """Complete the write.
 
     `replaced` file ids, by partition, are hidden from the commit on; None if this is no replace commit. `refuse` is
     asked under the lock, on the timeline as it is then, and raises if the write has become unwanted.
-    `uses_record_index` says that keys were looked up in the record index, and not in the files.
+    `uses_record_index` says that keys were looked up in the record index, and not in the files. The partitions in
+    `ensured` are there already (`ensure_partitions`). `tidy` is called once the write is visible.
     """
     stats = tuple(file.stat for file in files)
     # A task that is still running, a second run or a straggler, publishes nothing from here on.
     write.attempt.end_tasks(environment.storage)
     if engine.may_repeat_tasks:
         _delete_files_of_repeated_tasks(environment, write, stats)
-    _ensure_partitions(environment, write, context, stats)
+    partitions = sorted({stat.group.partition for stat in stats}.difference(ensured))
+    ensure_partitions(environment, write, context, partitions)
     metadata = CommitMetadata(
         operation=write.operation,
         stats=stats,
@@ -80,6 +79,8 @@ def finish_write(
             phantoms=phantoms,
             settle=partial(with_present_schema, environment, known_schema, context),
             refuse=refuse,
+            may_repeat_tasks=engine.may_repeat_tasks,
+            tidy=tidy,
         )
     return WriteResult(
         operation=write.operation.value.lower(),
@@ -123,21 +124,3 @@ def _delete_files_of_repeated_tasks(
 def _write_token(file_name: str) -> str:
     name = decode_base_name(file_name) or decode_log_name(file_name)
     return "" if name is None else name.write_token
-
-
-def _ensure_partitions(
-    environment: TableEnvironment, write: OpenWrite, context: WriteContext, stats: Sequence[WriteStat]
-) -> None:
-    """Java does not see a partition without its metadata file."""
-    partitions = sorted({stat.group.partition for stat in stats})
-    if can_nest(context.partition, context.schema):
-        refuse_nested_partitions(environment.storage, partitions, runtime=environment.runtime)
-
-    storage = write.attempt.driver_storage(environment.storage)
-
-    def ensure(partition: str) -> None:
-        depth = partition.count("/") + 1 if partition else 0
-        content = encode_partition_metadata(commit_time=context.instant, depth=depth)
-        storage.put_if_absent(join_path(partition, PARTITION_METADATA_NAME), content)
-
-    environment.runtime.threads.map(ensure, partitions)

@@ -337,7 +337,13 @@ def _found(context: WriteContext, source: _Source) -> Iterator[_Found]:
 def _log_keys(context: WriteContext, source: _Source, stat: WriteStat) -> Iterator[_Found]:
     (log,) = decode_partition_files(stat.group.partition, [(stat.file_name, stat.size)]).logs
     loaded = load_changes(
-        context.store.storage, [log], schema=_KEYS, rule=context.rule, key=context.key, visibility=EVERY_BLOCK
+        context.store.storage,
+        [log],
+        schema=_KEYS,
+        rule=context.rule,
+        key=context.key,
+        visibility=EVERY_BLOCK,
+        runtime=context.runtime,
     )
     for change in loaded.changes:
         if isinstance(change, Deletes):
@@ -370,5 +376,6 @@ def _slice_keys(context: WriteContext, file_slice: FileSlice) -> pa.Array:
         output=_KEYS,
         rule=context.rule,
         key=context.key,
+        runtime=context.runtime,
     )
     return combined(pa.Table.from_batches(read_slice(task), _KEYS).column(0))

@@ -116,7 +116,14 @@ def _base_values(context: WriteContext, base: BaseFile) -> list[pa.Array]:
 def _log_values(context: WriteContext, log: LogFile) -> list[pa.Array]:
     """The same of a log file, for keys of one field: what is hashed is the key."""
     types = pa.schema([(KEY_COLUMN, pa.string())])
-    keys = load_log_keys(context.store.storage, [log], key=context.key, key_types=types, visibility=context.blocks)
+    keys = load_log_keys(
+        context.store.storage,
+        [log],
+        key=context.key,
+        key_types=types,
+        visibility=context.blocks,
+        runtime=context.runtime,
+    )
     return [pa.concat_arrays([each[:_SAMPLED_ROWS] for each in keys])] if keys else []
 
 
@@ -153,19 +160,24 @@ def can_nest(spec: PartitionSpec, schema: pa.Schema) -> bool:
     return len(kinds) < len(spec.fields) or any(pa.types.is_string(kind) for kind in kinds)
 
 
-def refuse_nested_partitions(storage: Storage, partitions: Sequence[str], *, runtime: Runtime) -> None:
-    """Raise `InvalidRequestError` if one of these partitions lies inside another one, of these or of the table."""
+def refuse_nested_partitions(storage: Storage, partitions: Sequence[str], *, runtime: Runtime) -> list[str]:
+    """Raise `InvalidRequestError` if one of these partitions lies inside another one, of these or of the table.
+
+    Returns those that are not in the table yet.
+    """
     among = set(partitions)
     for partition in partitions:
         for outer in _above(partition):
             if outer in among:
                 raise _nested(inner=partition, outer=outer)
-    runtime.threads.map(lambda partition: _refuse_nested(storage, partition), partitions)
+    is_new = runtime.threads.map(lambda partition: _refuse_nested(storage, partition), partitions)
+    return [partition for partition, new in zip(partitions, is_new, strict=True) if new]
 
 
-def _refuse_nested(storage: Storage, partition: str) -> None:
+def _refuse_nested(storage: Storage, partition: str) -> bool:
+    """Whether the partition is not in the table yet."""
     if storage.stat(join_path(partition, PARTITION_METADATA_NAME)) is not None:
-        return
+        return False
     for outer in _above(partition):
         if storage.stat(join_path(outer, PARTITION_METADATA_NAME)) is not None:
             raise _nested(inner=partition, outer=outer)
@@ -173,6 +185,7 @@ def _refuse_nested(storage: Storage, partition: str) -> None:
         for file in storage.walk(join_path(partition, directory)):
             if file.name == PARTITION_METADATA_NAME:
                 raise _nested(inner=file.path.removesuffix(f"/{PARTITION_METADATA_NAME}"), outer=partition)
+    return True
 
 
 def _above(partition: str) -> list[str]:

@@ -10,31 +10,26 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
-from tablekeeper.config.write_settings import IndexKind, SortMode
-from tablekeeper.engine.protocol import Engine, Frame, SourceKernel
+from tablekeeper.config.write_settings import SortMode
+from tablekeeper.engine.protocol import Frame, SourceKernel
 from tablekeeper.errors import (
     EmptyWriteError,
     InvalidRequestError,
     StorageError,
     TablekeeperError,
 )
-from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
-from tablekeeper.metadata_table.update import MetadataPolicy
-from tablekeeper.model import Action, CompletionTime, FileGroupId, FileSlice, Operation
-from tablekeeper.runtime import Runtime
+from tablekeeper.model import CompletionTime, FileGroupId, FileSlice, Operation
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
-from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.cancelled_plans import remove_cancelled_plans
 from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
 from tablekeeper.txn.concurrent_commits import NoPhantoms, Phantoms, load_planned_groups
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
-from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
 from tablekeeper.write.bins import gather_bins
 from tablekeeper.write.bulk import write_live_files, write_new_files
@@ -42,6 +37,7 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write
 from tablekeeper.write.kernels import BinTask, write_bin
 from tablekeeper.write.layout_checks import PARTITIONS_TO_CHECK, refuse_wrong_index
+from tablekeeper.write.partitions import ensure_partitions
 from tablekeeper.write.phantoms import PhantomFileGroups, PhantomKeys, base_ends
 from tablekeeper.write.plan import (
     NewBuckets,
@@ -54,99 +50,19 @@ from tablekeeper.write.plan import (
     plan_partition,
 )
 from tablekeeper.write.record_look_up import IndexedRows, look_up_records
+from tablekeeper.write.request import WriteRequest
 from tablekeeper.write.results import WriteResult, WrittenFile
-from tablekeeper.write.schema import KnownSchema, refuse_changed_schema
+from tablekeeper.write.schema import refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
 from tablekeeper.write.tagging import SliceKeys, Tagged, TagTask, find_keys, overtaken_logs, plan_look_up
 
-__all__ = ["WriteRequest", "delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
+__all__ = ["delete_partitions", "execute_staged", "execute_write", "staging_kernel"]
 
 
 _LOG = logging.getLogger(__name__)
 # Numbers of tasks mark rows and files: those of one write that has two kinds of tasks must not meet.
 _GATHERING = 1 << 20
 _TASKS_A_CORE = 2
-
-
-@dataclass(frozen=True)
-class WriteRequest:
-    """A write as asked for. `extra` goes into the commit's metadata; `known_schema` is what it was planned on.
-
-    `refuse` is asked under the commit's lock, on the timeline as it is then, and raises if the write is not wanted.
-    """
-
-    environment: TableEnvironment
-    engine: Engine
-    context: WriteContext
-    operation: Operation
-    extra: dict[str, str]
-    policy: MetadataPolicy
-    known_schema: KnownSchema
-    refuse: Callable[[Timeline], None] = lambda _: None
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.environment.runtime
-
-    @property
-    def is_mor(self) -> bool:
-        return self.environment.config.is_mor
-
-    @property
-    def replaces(self) -> bool:
-        return self.operation in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE)
-
-    @property
-    def combines(self) -> bool:
-        settings = self.context.settings
-        if self.operation is Operation.UPSERT:
-            return settings.combine_before_upsert
-        if self.operation is Operation.DELETE:
-            return settings.combine_before_delete
-        return settings.combine_before_insert
-
-    @property
-    def looks_up_keys(self) -> bool:
-        """Whether rows that are there already decide what becomes of the rows given."""
-        return self.operation in (Operation.UPSERT, Operation.DELETE)
-
-    @property
-    def is_bulk(self) -> bool:
-        return self.operation is Operation.BULK_INSERT
-
-    @property
-    def has_buckets(self) -> bool:
-        return self.context.settings.index is IndexKind.BUCKET
-
-    @property
-    def tags_keys(self) -> bool:
-        """Whether keys are looked for in the files. With the bucket index the hash tells where one can be."""
-        return self.looks_up_keys and not self.has_buckets
-
-    @property
-    def uses_record_index(self) -> bool:
-        """Whether the record index is asked where keys are: where there is one, unless another index was named."""
-        settings = self.context.settings
-        asks = settings.index is IndexKind.RECORD_INDEX or not settings.names_index
-        return self.tags_keys and self.policy.has_record_index and asks
-
-    @property
-    def writes_directly(self) -> bool:
-        """Rows that need no file group found for them go straight into new files."""
-        gathers = self.is_bulk and self.context.settings.bulk_insert_sort.gathers_partitions
-        return (self.is_bulk or self.replaces) and not (self.has_buckets or self.combines or gathers)
-
-    @property
-    def action(self) -> Action:
-        if self.replaces or self.operation is Operation.DELETE_PARTITION:
-            return Action.REPLACE_COMMIT
-        return Action.DELTA_COMMIT if self.is_mor else Action.COMMIT
-
-    @property
-    def plan(self) -> bytes:
-        if self.action is not Action.REPLACE_COMMIT:
-            return b""
-        return encode_requested_replace_metadata(RequestedReplaceMetadata(operation=self.operation))
 
 
 def execute_write(request: WriteRequest, source: Frame) -> WriteResult:
@@ -243,7 +159,11 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         partitions = sorted(by_partition)
         replaced = _replaced_slices(request, write, partitions)
         touched = [each.group for rows in planned for each in rows.work] + [each.group for each in replaced or ()]
-        announce_write(request.environment, write, touched)
+        filled = sorted({each.group.partition for rows in planned for each in rows.work})
+        request.runtime.threads.together(
+            lambda: announce_write(request.environment, write, touched),
+            lambda: ensure_partitions(request.environment, write, context, filled),
+        )
         files = _write_groups(request, write, context, planned)
         phantoms = _phantoms_of_overwrite(request, partitions)
         if request.tags_keys and slices is not None:
@@ -253,8 +173,9 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
             ends = base_ends(write.at_start, slices if beside_others else ())
             is_global = indexed is not None
             phantoms = PhantomKeys(request.engine, context, by_partition, ends, is_global=is_global)
+        indexes = indexed is not None
         return _finish(
-            request, write, context, files, replaced, phantoms=phantoms, uses_record_index=indexed is not None
+            request, write, context, files, replaced, phantoms=phantoms, uses_record_index=indexes, ensured=filled
         )
 
 
@@ -300,17 +221,22 @@ def _write_groups(
 
 @contextmanager
 def _timed_and_tidy(request: WriteRequest) -> Iterator[Callable[[WriteResult], WriteResult]]:
-    """Around a whole write: yields what puts the time taken into a result, and removes the staged rows at the end."""
+    """Around a whole write: yields what puts the time taken into a result, and removes the staged rows of a failure."""
     clock = request.runtime.clock
     started_s = clock.monotonic_s()
     try:
         yield lambda result: replace(result, seconds=clock.monotonic_s() - started_s)
-    finally:
-        try:
-            request.environment.storage.delete_tree(request.context.staging)
-        except StorageError as error:
-            # The outcome of the write stands, whatever becomes of its scratch files.
-            _LOG.warning("%s was left behind: %s", request.context.staging, error)
+    except BaseException:
+        _remove_staged(request)
+        raise
+
+
+def _remove_staged(request: WriteRequest) -> None:
+    try:
+        request.environment.storage.delete_tree(request.context.staging)
+    except StorageError as error:
+        # The outcome of the write stands, whatever becomes of its scratch files.
+        _LOG.warning("%s was left behind: %s", request.context.staging, error)
 
 
 @contextmanager
@@ -372,6 +298,7 @@ def _finish(
     *,
     phantoms: Phantoms,
     uses_record_index: bool = False,
+    ensured: Sequence[str] = (),
 ) -> WriteResult:
     return finish_write(
         request.environment,
@@ -386,6 +313,8 @@ def _finish(
         known_schema=request.known_schema,
         uses_record_index=uses_record_index,
         refuse=request.refuse,
+        ensured=ensured,
+        tidy=lambda: _remove_staged(request),
     )
 
 

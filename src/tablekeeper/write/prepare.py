@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -29,22 +29,29 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
-from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline import Timeline, load_timeline_beside
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.locks.choose import choose_lock
 from tablekeeper.write.context import WriteContext, avro_schema_json, staging_directory
-from tablekeeper.write.operation import WriteRequest
+from tablekeeper.write.request import WriteRequest
 from tablekeeper.write.schema import KnownSchema, schema_after
 
-__all__ = ["load_environment", "prepare_write", "refuse_lost_indexes"]
+__all__ = ["load_begin", "load_environment", "prepare_write", "refuse_lost_indexes"]
 
 _OLDEST_WRITABLE_VERSION = 8
+# Little enough for a process to hold for each of its threads; for tasks in other processes it would travel many times.
+_CARRIED_BYTES = 1 << 20
 
 
-def load_environment(storage: Storage, options: Options, *, runtime: Runtime) -> TableEnvironment:
-    """What transactions on the table work with; refuses tables that are read-only here."""
-    config = load_table_config(storage)
+def load_environment(
+    storage: Storage, options: Options, *, runtime: Runtime, config: TableConfig | None = None
+) -> TableEnvironment:
+    """What transactions on the table work with; refuses tables that are read-only here.
+
+    `config` is what the properties file says, where it was just read.
+    """
+    config = config or load_table_config(storage)
     _refuse_read_only(config)
     settings = WriteSettings.of_table(options.given, key_fields=config.key_fields)
     lock_settings = LockSettings.from_options(options.given)
@@ -65,6 +72,23 @@ def load_environment(storage: Storage, options: Options, *, runtime: Runtime) ->
     )
 
 
+def load_begin(environment: TableEnvironment, *, names: Sequence[str] | None = None) -> tuple[Timeline, pa.Schema]:
+    """What work on a table begins with: the timeline, of these `names` if they are given, and the schema on it.
+
+    The lock is looked at on the way, since it will be wanted soon.
+    """
+    timeline, (schema, _) = load_timeline_beside(
+        environment.storage,
+        environment.config,
+        lambda timeline: environment.runtime.threads.together(
+            lambda: load_table_schema(environment.storage, environment.config, timeline), environment.lock.look_ahead
+        ),
+        runtime=environment.runtime,
+        names=names,
+    )
+    return timeline, schema
+
+
 def prepare_write(
     environment: TableEnvironment,
     engine: Engine,
@@ -73,13 +97,16 @@ def prepare_write(
     *,
     incoming: pa.Schema | None,
     extra: Mapping[str, str],
+    names: Sequence[str] | None = None,
 ) -> WriteRequest:
-    """A checked write of rows with the schema `incoming` (None if the operation brings no rows), not begun yet."""
+    """A checked write of rows with the schema `incoming` (None if the operation brings no rows), not begun yet.
+
+    `names` are those on the timeline, where they were just listed.
+    """
     config, storage = environment.config, environment.storage
     if operation in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE):
         environment.concurrency.refuse_overwrite(operation=operation.value.lower())
-    timeline = load_timeline(storage, config)
-    table_schema = load_table_schema(storage, config, timeline)
+    timeline, table_schema = load_begin(environment, names=names)
     schema = table_schema
     if incoming is not None:
         schema = schema_after(
@@ -113,6 +140,7 @@ def prepare_write(
         stats_columns=indexes.columns if policy.is_enabled else (),
         runtime=environment.runtime,
         blocks=BlockVisibility(may_share_files=config.may_have_old_log_names),
+        carried_bytes=0 if engine.has_workers else _CARRIED_BYTES,
     )
     known = KnownSchema.of(table_schema, timeline)
     return WriteRequest(environment, engine, context, operation, dict(extra), policy, known)

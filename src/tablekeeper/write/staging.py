@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +164,10 @@ _ROWS_A_LANE = 500_000
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """Where the rows of one partition (and bucket, and range of key hashes) lie in a staging file."""
+    """Where the rows of one partition (and bucket, and range of key hashes) lie in a staging file.
+
+    `data` is the content of that file if it is carried along instead of being in the store.
+    """
 
     partition: str
     bucket: int
@@ -174,6 +177,7 @@ class StagedBatch:
     bytes: int
     hash_from: int = 0
     hash_to: int = HASH_SPACE
+    data: pa.Buffer | None = field(default=None, repr=False)
 
 
 def stage_rows(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
@@ -217,7 +221,8 @@ def each_staged(
     for number, batch in staged:
         by_file[batch.file].append((number, batch))
     for file, batches in by_file.items():
-        with store.storage.open_input(file) as stream:
+        data = batches[0][1].data
+        with store.storage.open_input(file) if data is None else pa.BufferReader(data) as stream:
             reader = pa.ipc.open_file(stream)
             if keys_only:
                 # Of the others not a byte is read.
@@ -263,16 +268,33 @@ class _Stager:
         first = next(keyed, None)
         if first is None:
             return []
+        schema = first[0].schema
+        self._add(*first)
+        while self._bytes <= self._context.carried_bytes:
+            following = next(keyed, None)
+            if following is None:
+                return self._carried(schema)
+            self._add(*following)
         with (
             self._context.store.storage.open_output(self._file) as sink,
-            pa.ipc.new_file(sink, first[0].schema, options=staging_format(self._context)) as writer,
+            pa.ipc.new_file(sink, schema, options=staging_format(self._context)) as writer,
         ):
             self._writer = writer
-            self._add(*first)
+            self._flush_if_large()
             for rows, paths in keyed:
                 self._add(rows, paths)
+                self._flush_if_large()
             self._flush()
         return self._staged
+
+    def _carried(self, schema: pa.Schema) -> list[StagedBatch]:
+        """All rows there are, in a file that never gets to the store."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, schema) as writer:
+            self._writer = writer
+            self._flush()
+        data = sink.getvalue()
+        return [replace(batch, data=data) for batch in self._staged]
 
     def _add(self, rows: pa.Table, paths: pa.DictionaryArray) -> None:
         numbers = self._partitions.of(paths)
@@ -284,6 +306,8 @@ class _Stager:
         self._rows.append(rows)
         self._groups.append(numbers)
         self._bytes += rows.nbytes
+
+    def _flush_if_large(self) -> None:
         if self._bytes >= self._context.settings.task_memory_bytes:
             self._flush()
 

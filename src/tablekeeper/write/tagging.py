@@ -319,4 +319,6 @@ def _match_base_file(task: TagTask, base: BaseFile, staged: _StagedKeys, matches
 def _log_keys(task: TagTask, each: SliceKeys) -> Sequence[pa.Array]:
     types = pa.schema([(KEY_COLUMN, pa.string())])
     storage, key = task.context.store.storage, task.context.key
-    return load_log_keys(storage, each.logs, key=key, key_types=types, visibility=task.context.blocks)
+    return load_log_keys(
+        storage, each.logs, key=key, key_types=types, visibility=task.context.blocks, runtime=task.context.runtime
+    )

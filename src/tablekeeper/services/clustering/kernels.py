@@ -128,6 +128,7 @@ def _merged_rows(task: ClusterTask, file_slice: FileSlice, dictionaries: frozens
         key=context.key,
         visibility=context.blocks,
         verifies_pages=True,
+        runtime=context.runtime,
     )
     for batch in read_slice(slice_task):
         task.context.check()

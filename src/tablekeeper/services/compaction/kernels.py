@@ -36,9 +36,8 @@ class CompactionTask:
 
 def compact_slice(task: CompactionTask) -> WrittenFile:
     """Kernel: write the next base file of the slice's file group."""
-    task.context.check()
     context, file_slice, base = task.context, task.file_slice, task.file_slice.base
-    merge = SliceMerge(_read_task(task))
+    _, merge = context.runtime.threads.together(context.check, lambda: SliceMerge(_read_task(task)))
     with BaseFileWriter(
         context,
         file_slice.group,
@@ -71,4 +70,5 @@ def _read_task(task: CompactionTask) -> SliceTask:
         key=context.key,
         visibility=context.blocks,
         verifies_pages=True,
+        runtime=context.runtime,
     )

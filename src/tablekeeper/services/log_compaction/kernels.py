@@ -48,6 +48,7 @@ def compact_logs(task: LogCompactionTask) -> WrittenFile | None:
         rule=context.rule,
         key=context.key,
         visibility=context.blocks,
+        runtime=context.runtime,
     )
     if loaded.has_partial_rows or not loaded.changes:
         return None

@@ -49,12 +49,13 @@ from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.concurrent_commits import NoPhantoms
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, HeartbeatView, load_heartbeat_owner, start_heartbeat
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write
-from tablekeeper.write.operation import WriteRequest
+from tablekeeper.write.partitions import ensure_partitions
+from tablekeeper.write.request import WriteRequest
 from tablekeeper.write.schema import refuse_changed_schema
 
 __all__ = ["execute_plan", "remove_plan", "was_rolled_back"]
@@ -123,7 +124,11 @@ def _pass_guard(
 ) -> _Entered | Instant:
     """The guard: one transaction that lets at most one executor through. The instant of a plan that is completed."""
     with environment.locked() as held:
-        timeline = held.load_timeline()
+        threads = held.runtime.threads
+        timeline, (heartbeats, cancelled) = threads.together(
+            held.load_timeline,
+            lambda: (held.load_heartbeats(), load_cancel_request(held.storage, instant)),
+        )
         current, kind = find_plan(timeline, instant)
         if current.is_completed:
             return current
@@ -131,8 +136,8 @@ def _pass_guard(
             raise InvalidRequestError(f"{current} is a plan of {kind.value}, not of {service.kind.value}.")
         refuse_during_restore(held, timeline, instant)
         if settings.guard:
-            _refuse_held(held, current)
-        plan = load_executable_plan(held, current)
+            _refuse_held(held, current, heartbeats)
+        plan, _ = threads.together(lambda: load_executable_plan(held, current), held.lease.check)
         is_retry = (
             current.state is State.INFLIGHT or find_rollback(held.storage, held.config, timeline, current) is not None
         )
@@ -141,9 +146,11 @@ def _pass_guard(
                 f"{current} is a mutable plan that was begun or is being rolled back, and is not executed again. The "
                 "next clean removes it; schedule a new plan."
             )
-        _refuse_cancelled(held, current)
+        _refuse_cancelled(current, cancelled)
         refuse_lost_completion(held, current)
-        held.lease.check()
+        if is_retry:
+            # Much was read since.
+            held.lease.check()
         attempt = begin_attempt(held.storage, instant, runtime=held.runtime)
         heartbeat = start_heartbeat(
             # It outlives the lock.
@@ -162,8 +169,7 @@ def _pass_guard(
     return _Entered(current, plan, timeline, heartbeat, attempt, is_retry)
 
 
-def _refuse_held(environment: TableEnvironment, current: Instant) -> None:
-    heartbeats = environment.load_heartbeats()
+def _refuse_held(environment: TableEnvironment, current: Instant, heartbeats: HeartbeatView) -> None:
     if not heartbeats.is_active(current.requested_at):
         return
     age_s = heartbeats.ages[current.requested_at]
@@ -176,8 +182,7 @@ def _refuse_held(environment: TableEnvironment, current: Instant) -> None:
     )
 
 
-def _refuse_cancelled(environment: TableEnvironment, current: Instant) -> None:
-    request = load_cancel_request(environment.storage, current.requested_at)
+def _refuse_cancelled(current: Instant, request: CancelRequest | None) -> None:
     if request is not None:
         raise PlanCancelledError(
             f"{current} was cancelled ({request.reason}) and is not executed. The next clean removes what is left.",
@@ -203,7 +208,11 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
     refuse_changed_schema(environment, request.known_schema, write)
     context = request.context.for_attempt(entered.attempt, is_plan=True)
     try:
-        refuse_damaged_input(environment, entered.plan, inflight, entered.timeline)
+        partitions = sorted({group.partition for group in entered.plan.file_groups})
+        environment.runtime.threads.together(
+            lambda: refuse_damaged_input(environment, entered.plan, inflight, entered.timeline),
+            lambda: ensure_partitions(environment, write, context, partitions),
+        )
         rewritten = service.rewrite(Attempt(request.engine, context, environment.config), entered.plan)
     except CorruptTableError as error:
         reason = (
@@ -227,6 +236,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         phantoms=NoPhantoms(),
         known_schema=request.known_schema,
         refuse=_Approval(environment, entered, rewritten),
+        ensured=partitions,
     )
     return ServiceResult(
         instant=requested_at,
@@ -266,7 +276,8 @@ class _Approval:
             strays = _load_files_of_attempts(self._environment, self._entered) - self._own
         # After the listing: as long as the attempt is ours, what was there before is no successor's.
         self._guard.check_now()
-        self._environment.storage.delete_many(sorted(strays))
+        if strays:
+            self._environment.storage.delete_many(sorted(strays))
 
 
 def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:

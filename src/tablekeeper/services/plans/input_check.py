@@ -82,8 +82,10 @@ def _check(
     planned = {each.group: each for work in plan.work for each in work.slices}
     was_checked = CHECKED.items() <= plan.extra.items()
     wanted = _writers(planned) if was_checked else _since(timeline, planned.values())
-    named = _named(planned, _load_commits(environment, timeline, wanted))
-    listed = _load_listing(environment, planned)
+    commits, listed = environment.runtime.threads.together(
+        lambda: _load_commits(environment, timeline, wanted), lambda: _load_listing(environment, planned)
+    )
+    named = _named(planned, commits)
     rules = _rules(environment, timeline, with_replaced=with_replaced)
     refuse_damage(plan_damage(listed, named, rules, groups=planned))
     _refuse_pending_input(planned, timeline)

@@ -96,9 +96,16 @@ class ScheduledPlan:
         )
 
 
-def load_draft(environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool) -> Drafted:
-    """What the service would do now. Loads the timeline and the partitions that may need work; changes nothing."""
-    timeline = environment.load_timeline()
+def load_draft(
+    environment: TableEnvironment,
+    service: Service,
+    *,
+    flags: PlanFlags,
+    incremental: bool,
+    timeline: Timeline | None = None,
+) -> Drafted:
+    """What the service would do now, or on this timeline. Loads the partitions that may need work; changes nothing."""
+    timeline = timeline or environment.load_timeline()
     window = load_planning_window(
         environment,
         timeline,
@@ -107,16 +114,21 @@ def load_draft(environment: TableEnvironment, service: Service, *, flags: PlanFl
         scope=service.scope,
     )
     choice = choose_partitions(environment, timeline, service, window)
-    snapshot = _load_snapshot(environment, timeline, choice.chosen)
+    snapshot = _load_snapshot(environment, timeline, choice.chosen, window)
     planned = load_planned_groups(environment, timeline, with_cancellable=flags.cancellable)
     draft = service.plan(snapshot, planned=planned)
     return Drafted(replace(draft, left_out=(*choice.left_out, *draft.left_out)), window, snapshot)
 
 
 def schedule_plan(
-    environment: TableEnvironment, service: Service, *, flags: PlanFlags, incremental: bool
+    environment: TableEnvironment,
+    service: Service,
+    *,
+    flags: PlanFlags,
+    incremental: bool,
+    timeline: Timeline | None = None,
 ) -> ScheduledPlan | None:
-    """Put a plan on the timeline; None if there is nothing to do.
+    """Put a plan on the timeline, drafted on this `timeline` if one was just loaded; None if there is nothing to do.
 
     `CorruptTableError` if a file that it would rewrite is missing or cut off; nothing is on the timeline then.
     """
@@ -124,7 +136,8 @@ def schedule_plan(
     until_s = environment.runtime.clock.monotonic_s() + environment.concurrency.announcement_wait_ms / 1000
     rounds_left = _ROUNDS
     while rounds_left:
-        drafted = load_draft(environment, service, flags=flags, incremental=incremental)
+        drafted = load_draft(environment, service, flags=flags, incremental=incremental, timeline=timeline)
+        timeline = None
         if not drafted.draft.work:
             return None
         try:
@@ -189,9 +202,16 @@ def _publish(
     )
 
 
-def _load_snapshot(environment: TableEnvironment, timeline: Timeline, partitions: Sequence[str]) -> Snapshot:
+def _load_snapshot(
+    environment: TableEnvironment, timeline: Timeline, partitions: Sequence[str], window: PlanningWindow
+) -> Snapshot:
     return load_snapshot(
-        environment.storage, environment.config, timeline, runtime=environment.runtime, partitions=partitions
+        environment.storage,
+        environment.config,
+        timeline,
+        runtime=environment.runtime,
+        partitions=partitions,
+        listed=window.listed,
     )
 
 

@@ -39,7 +39,8 @@ from tablekeeper.model import (
     State,
 )
 from tablekeeper.services.plans.service import PartitionChoice, Service
-from tablekeeper.snapshot.snapshot import load_partitions
+from tablekeeper.snapshot.listing import Files
+from tablekeeper.snapshot.snapshot import load_partition_files, load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history
 from tablekeeper.timeline.plans import load_pending_outline, load_plan_outline
@@ -63,7 +64,8 @@ class PlanningWindow:
 
     The window is [`since`, `until`): completion times of instants, from the requested time of the last completed plan.
     Of a full listing only `why_full` is known. `instants` are those that were selected, `commits` what the writes among
-    them say. `left_open` are partitions of which the window's instants do not tell everything.
+    them say. `left_open` are partitions of which the window's instants do not tell everything. `listed` are the files
+    of all partitions where directories were listed.
     """
 
     since: RequestedTime | None
@@ -75,6 +77,7 @@ class PlanningWindow:
     instants: tuple[Instant, ...] = ()
     commits: tuple[tuple[Instant, CommitMetadata], ...] = field(default=(), repr=False)
     left_open: frozenset[str] = frozenset()
+    listed: Mapping[str, Files] | None = field(default=None, repr=False)
 
 
 class _UntrustedWindowError(Exception):
@@ -120,8 +123,9 @@ def load_planning_window(
         _refuse_other_scope(last, scope)
         return _load_window(environment, timeline, last, until)
     except _UntrustedWindowError as reason:
-        listed = load_partitions(environment.storage, environment.config, timeline, runtime=environment.runtime)
-        return PlanningWindow(None, until, tuple(sorted(listed)), is_full=True, why_full=str(reason))
+        found = load_partition_files(environment.storage, environment.config, timeline, runtime=environment.runtime)
+        listed = found if isinstance(found, Mapping) else None
+        return PlanningWindow(None, until, tuple(sorted(found)), is_full=True, why_full=str(reason), listed=listed)
 
 
 def choose_partitions(
@@ -149,16 +153,15 @@ def load_completed_plans(environment: TableEnvironment, timeline: Timeline, kind
 
     A completed compaction is a commit like any other; what tells it apart is the requested file that stays beside it.
     """
+    candidates = [instant for instant in timeline.completed if instant.action is kind.action.completed_as]
+    if not candidates:
+        return ()
     planned = {
         instant.requested_at
         for instant in load_instant_files(environment.storage, environment.config)
         if instant.action is kind.action and instant.state is State.REQUESTED
     }
-    return tuple(
-        instant
-        for instant in timeline.completed
-        if instant.action is kind.action.completed_as and instant.requested_at in planned
-    )
+    return tuple(instant for instant in candidates if instant.requested_at in planned)
 
 
 def pending_record(timeline: Timeline) -> dict[str, str]:

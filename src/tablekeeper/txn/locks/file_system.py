@@ -62,6 +62,9 @@ class FileSystemLock(LeasedLock):
             processes=processes,
         )
 
+    def look_ahead(self) -> None:
+        """Nothing: a lock that is taken by creating its file is not seen ahead."""
+
     def describe(self) -> LockHolder | None:
         current = self._storage.read_versioned(self._path)
         info = self._storage.stat(self._path)
@@ -103,6 +106,9 @@ class _LockFile:
     def give_back(self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord) -> None:
         del current, freed
         storage.delete(path)
+
+    def give_back_at(self, storage: Storage, path: str, *, version: str, freed: LockRecord) -> None:
+        """Nothing: a deletion cannot depend on the version."""
 
 
 def _foreign_detail(data: bytes) -> str:

@@ -55,6 +55,9 @@ class InProcessLock:
             runtime=self._runtime,
         )
 
+    def look_ahead(self) -> None:
+        """Nothing: whoever asks for this lock need not look at it first."""
+
     def describe(self) -> LockHolder | None:
         lease = _REGISTRY.holder(self._uri)
         if lease is None:

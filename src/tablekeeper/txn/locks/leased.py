@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -31,7 +31,17 @@ from tablekeeper.storage.protocol import Storage, VersionedBytes
 from tablekeeper.txn.locks.processes import LinuxProcesses, Processes, ProcessId
 from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
-__all__ = ["CLOCK_DRIFT_MS", "Claim", "LeaseTerms", "LeasedLock", "LockFormat", "LockRecord", "Owner", "RenewedLease"]
+__all__ = [
+    "CLOCK_DRIFT_MS",
+    "Claim",
+    "Freed",
+    "LeaseTerms",
+    "LeasedLock",
+    "LockFormat",
+    "LockRecord",
+    "Owner",
+    "RenewedLease",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +92,29 @@ class LockFormat(Protocol):
         """The record, None if these bytes are not one of this kind."""
         ...
 
-    def give_back(self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord) -> None:
-        """Leave the lock free for others. `current` is what its owner found to be its own just now."""
+    def give_back(
+        self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord
+    ) -> VersionedBytes | None:
+        """Leave the lock free for others. `current` is what its owner found to be its own just now.
+
+        What is there then, if something is and it is known.
+        """
         ...
+
+    def give_back_at(self, storage: Storage, path: str, *, version: str, freed: LockRecord) -> VersionedBytes | None:
+        """The same on condition that the object still has this version, what is there then; None if that was not done.
+
+        Kinds of locks that cannot make it a condition do nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """Whether a lock was its owner's until it was given back, and the free lock that is `left`, if that is known."""
+
+    was_mine: bool
+    left: VersionedBytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +134,18 @@ class Claim:
         """True if this content says that this owner holds the lock."""
         return self._mine(data) is not None
 
-    def free(self) -> None:
-        """Give the lock back, if it is still this owner's."""
+    def free(self, *, version: str, valid_until_ms: int) -> Freed:
+        """Give the lock back, if it is still this owner's. It had this version when it was looked at last."""
+        record = LockRecord(self.owner, valid_until_ms, is_expired=True)
+        left = self.format.give_back_at(self.storage, self.path, version=version, freed=record)
+        if left is not None:
+            return Freed(was_mine=True, left=left)
         current = self.storage.read_versioned(self.path)
-        record = None if current is None else self._mine(current.data)
-        if current is not None and record is not None:
-            freed = replace(record, is_expired=True)
-            self.format.give_back(self.storage, self.path, current=current, freed=freed)
+        held = None if current is None else self._mine(current.data)
+        if current is None or held is None:
+            return Freed(was_mine=False)
+        freed = replace(held, is_expired=True)
+        return Freed(True, self.format.give_back(self.storage, self.path, current=current, freed=freed))
 
     def _mine(self, data: bytes) -> LockRecord | None:
         record = self.format.decode(data)
@@ -147,9 +182,11 @@ class RenewedLease(HeldLease):
         started_ms: int,
         terms: LeaseTerms,
         runtime: Runtime,
+        leave: Callable[[VersionedBytes], None],
     ) -> None:
         super().__init__(name, acquired_s=started_s, clock=runtime.clock)
         self._claim = claim
+        self._leave = leave
         self._storage = claim.storage
         self._version = version
         self._terms = terms
@@ -184,6 +221,30 @@ class RenewedLease(HeldLease):
         # After the lock is free, so that nobody waits for our thread to end; a renewal of its finds the lock released.
         self._renewal.stop()
 
+    def end(self) -> None:
+        with self._mutex:
+            self._refuse_if_over()
+            self._end()
+            try:
+                was_mine = self._give_back()
+            except BaseException:
+                # Not known to be free: it may be tried once more.
+                self._released_s = None
+                raise
+            if not was_mine:
+                self._lost = "another writer has taken the lock over"
+        self._renewal.stop()
+        if not was_mine:
+            raise self._fenced("another writer had taken the lock over before it was given back")
+
+    def _give_back(self) -> bool:
+        """Whether the lock was ours until it was given back."""
+        valid_until_ms = self._good_from_ms + int(self._terms.validity_s * 1000)
+        freed = self._claim.free(version=self._version, valid_until_ms=valid_until_ms)
+        if freed.left is not None:
+            self._leave(freed.left)
+        return freed.was_mine
+
     def _free(self) -> None:
         with self._mutex:
             if not self._end():
@@ -191,7 +252,7 @@ class RenewedLease(HeldLease):
             try:
                 # A lapsed lease may be about to be taken over: only who still wins a conditional write may free it.
                 if self._lost is None and (self._remaining_s() > 0 or self._extend()):
-                    self._claim.free()
+                    self._give_back()
             except StorageError as error:
                 _LOG.warning("%s: the lock was not freed and will lapse by itself: %s", self._name, error)
 
@@ -248,6 +309,11 @@ class LeasedLock(ABC):
         self._pace = pace
         self._runtime = runtime
         self._processes = processes or LinuxProcesses()
+        # The free lock as it was seen last. Taking it depends on its version, so that it does no harm if it is old.
+        self._seen_free: VersionedBytes | None = None
+
+    @abstractmethod
+    def look_ahead(self) -> None: ...
 
     @abstractmethod
     def describe(self) -> LockHolder | None: ...
@@ -268,6 +334,10 @@ class LeasedLock(ABC):
         def attempt() -> RenewedLease | None:
             nonlocal seen
             try:
+                free, self._seen_free = self._seen_free, None
+                lease = None if free is None else self._take(claim, free)
+                if lease is not None:
+                    return lease
                 current = self._storage.read_versioned(self._path)
                 if current is None:
                     return self._create(claim, confirm_after_s=self._confirmation_s(seen))
@@ -341,4 +411,8 @@ class LeasedLock(ABC):
             started_ms=started_ms,
             terms=self._terms,
             runtime=self._runtime,
+            leave=self._remember_free,
         )
+
+    def _remember_free(self, free: VersionedBytes) -> None:
+        self._seen_free = free

@@ -65,6 +65,13 @@ class Lease(Protocol):
         """Give the lock back. Again, or after a take-over, it does nothing; it never touches another's lock."""
         ...
 
+    def end(self) -> None:
+        """Give the lock back and raise `FencedError` if another writer may have held it before that.
+
+        If the store does not say, `StorageError`: whether the lock was given back is then open.
+        """
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -73,10 +80,14 @@ class Lease(Protocol):
 
 
 class TableLock(Protocol):
-    """The lock of one table. Holds no state of its own: any number of leases can be asked for from it."""
+    """The lock of one table. Any number of leases can be asked for from it."""
 
     def acquire(self, *, timeout_s: float) -> Lease:
         """Wait for the lock, at most `timeout_s`; then `LockNotAcquiredError` with the holder and what to do."""
+        ...
+
+    def look_ahead(self) -> None:
+        """Look at the lock now, so that an `acquire` soon afterwards may find it without another look."""
         ...
 
     def describe(self) -> LockHolder | None:
@@ -107,6 +118,10 @@ class HeldLease(ABC):
     @abstractmethod
     def release(self) -> None: ...
 
+    def end(self) -> None:
+        self.check()
+        self.release()
+
     def __enter__(self) -> Self:
         return self
 
@@ -134,9 +149,10 @@ class HeldLease(ABC):
     def _refuse_if_over(self) -> None:
         reason = self._over()
         if reason is not None:
-            raise FencedError(
-                f"{self._name}: {reason}. Nothing was published under it; reload the table and start again."
-            )
+            raise self._fenced(reason)
+
+    def _fenced(self, reason: str) -> FencedError:
+        return FencedError(f"{self._name}: {reason}. Nothing was published under it; reload the table and start again.")
 
 
 L = TypeVar("L")

@@ -10,9 +10,10 @@ waited for.
 from __future__ import annotations
 
 import json
+import logging
 
 from tablekeeper.config.concurrency_settings import LockSettings
-from tablekeeper.errors import LockNotAcquiredError
+from tablekeeper.errors import LockNotAcquiredError, StorageError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
 from tablekeeper.txn.locks.leased import LeasedLock, LeaseTerms, LockRecord, Owner
@@ -23,6 +24,7 @@ __all__ = ["StorageBasedLock"]
 
 _PATH = ".hoodie/.locks/table_lock.json"
 _FIRST_PAUSE_S = 0.05
+_LOG = logging.getLogger(__name__)
 
 
 class StorageBasedLock(LeasedLock):
@@ -41,6 +43,17 @@ class StorageBasedLock(LeasedLock):
             runtime=runtime,
             processes=processes,
         )
+
+    def look_ahead(self) -> None:
+        try:
+            current = self._storage.read_versioned(self._path)
+        except StorageError as error:
+            # Whoever acquires the lock looks for himself, and says so if it still fails.
+            _LOG.debug("%s could not be looked at ahead: %s", self.name, error)
+            return
+        record = None if current is None else self._format.decode(current.data)
+        if current is not None and record is not None and self._is_lapsed(record):
+            self._remember_free(current)
 
     def describe(self) -> LockHolder | None:
         current = self._storage.read_versioned(self._path)
@@ -82,6 +95,13 @@ class _LockObject:
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def give_back(self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord) -> None:
+    def give_back(
+        self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord
+    ) -> VersionedBytes | None:
         # Refused: taken over since, and no longer ours to free.
-        storage.replace(path, self.encode(freed), version=current.version)
+        return self.give_back_at(storage, path, version=current.version, freed=freed)
+
+    def give_back_at(self, storage: Storage, path: str, *, version: str, freed: LockRecord) -> VersionedBytes | None:
+        content = self.encode(freed)
+        left = storage.replace(path, content, version=version)
+        return None if left is None else VersionedBytes(content, left)

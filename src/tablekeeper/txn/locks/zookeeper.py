@@ -95,6 +95,9 @@ class ZookeeperLock:
             cleanup.pop_all()
         return lease
 
+    def look_ahead(self) -> None:
+        """Nothing: whoever asks for this lock need not look at it first."""
+
     def describe(self) -> LockHolder | None:
         with closing(self._open_queue()) as queue:
             return self._holder(queue)
