@@ -150,6 +150,10 @@ clusters: java $(STAMP) $(STAMP_FLINK) ## The engines of the service on real clu
 bench: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## Speed beside Java Hudi and delta-rs; ROWS=400000 for a quick look
 	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) $(BENCH_ARGS)
 
+.PHONY: bench-scale
+bench-scale: java $(STAMP_INTEROP) $(HUDI_BUNDLE) ## An upsert into 8, 100 and 700 file groups beside Java; ROWS=400000 for a quick look
+	HUDI_BUNDLE="$(HUDI_BUNDLE)" $(BIN_INTEROP)/python -m bench.scale $(if $(ROWS),--rows $(ROWS)) --plot docs/images/scale.png $(BENCH_ARGS)
+
 .PHONY: bench-service
 bench-service: $(STAMP) ## Load on the management service over PostgreSQL; LOAD_ARGS="--tables 2000 --rate 50 --seconds 20"
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { echo "The load needs PostgreSQL. Install it: apt-get install postgresql" >&2; exit 1; }
