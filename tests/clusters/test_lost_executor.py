@@ -53,7 +53,14 @@ def test_a_worker_killed_in_the_middle_of_a_write_costs_its_tasks_and_not_the_wr
     }
     rows = pa.table({"id": pa.array(range(1000)), "v": pa.array([1] * 1000)})
     table = tk.Table.create(
-        str(place), schema=rows.schema, key="id", ordering="v", table_type="cow", engine="local", options=options
+        str(place),
+        name="t",
+        schema=rows.schema,
+        key="id",
+        ordering="v",
+        table_type="cow",
+        engine="local",
+        options=options,
     )
     table.insert(rows)
     groups = len(table.files())

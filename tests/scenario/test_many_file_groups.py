@@ -12,8 +12,8 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.storage import Storage
-from tablekeeper.write import bins, tagging
-from tests.support.storage_wrappers import WatchedStorage
+from tablekeeper.write import bins, prepare, tagging
+from tests.support.storage_wrappers import CountingStorage, WatchedStorage
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
 ROWS = 1200
@@ -61,6 +61,7 @@ def test_updates_new_rows_and_deletes_all_find_their_file_group(
         # As with very many rows: bins and tags that do not fit where small ones do.
         for module, name in ((bins, "_STAGED_BYTES"), (bins, "_TINY_BYTES"), (tagging, "_MOST_TRAVELLING_BYTES")):
             monkeypatch.setattr(module, name, 1 << 10)
+        monkeypatch.setattr(prepare, "_CARRIED_BYTES", 0)
     table = flat_table(tables, groups=40, table_type=table_type)
     assert len(table.files()) == 40
     model = {f"k{n:05d}": 1 for n in range(ROWS)}
@@ -97,14 +98,23 @@ def test_a_key_that_two_groups_hold_is_updated_in_both_and_new_rows_beside_it_ar
 
 @pytest.mark.parametrize("groups", [2, 60])
 def test_staged_rows_are_read_twice_at_most_however_many_file_groups_there_are(
-    tables: TableBuilder, groups: int
+    tables: TableBuilder, monkeypatch: pytest.MonkeyPatch, groups: int
 ) -> None:
+    # As with more rows than are carried along.
+    monkeypatch.setattr(prepare, "_CARRIED_BYTES", 0)
     table = flat_table(tables, groups=groups, text="x" * 500)
     assert len(table.files()) == groups
     staged = StagedBytes(tables.storage(table))
     tables.through(table, cast(Storage, staged)).upsert(numbered(range(0, ROWS, 2), version=2, text="y" * 500))
     assert staged.written > ROWS // 2 * 500
     assert staged.read_bytes <= 2 * staged.written
+
+
+def test_few_rows_are_carried_along_and_never_staged_in_the_store(tables: TableBuilder) -> None:
+    table = flat_table(tables, groups=2)
+    store = CountingStorage(tables.storage(table))
+    assert tables.through(table, store).upsert(numbered(range(100), version=2)).rows_updated == 100
+    assert not [path for path in store.paths("open_output", "put", "open_input") if path.startswith(STAGING)]
 
 
 class StagedBytes(WatchedStorage):
