@@ -133,8 +133,13 @@ class Service:
 def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "") -> Service:
     """An instance, with its database brought up to date."""
     try:
-        for folder in ("", "attempts", "jobs"):
-            (settings.work_dir / folder).mkdir(parents=True, exist_ok=True)
+        for folder in ("", "attempts", "jobs", "warm"):
+            path = settings.work_dir / folder
+            is_new = not path.exists()
+            path.mkdir(parents=True, exist_ok=True)
+            if is_new or folder:
+                # Jobs carry the keys of the store. A folder that somebody made for the service is left as it is.
+                path.chmod(0o700)
     except OSError as error:
         raise InvalidRequestError(
             f"cannot write to the work directory {settings.work_dir}: {error.strerror}"
