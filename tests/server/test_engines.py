@@ -322,8 +322,10 @@ def test_what_a_request_asks_for_reaches_flink_as_arguments_of_their_own(tmp_pat
     )
 
 
-def test_engines_say_what_they_need_and_do_not_have(tmp_path: Path) -> None:
+def test_engines_say_what_they_need_and_do_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     for name, options, missing in (
+        ("local", {}, "Java 17.*--engine arrow"),
         ("hudi-java", {}, "hudi_bundle"),
         ("flink", {"flink_python": "/no/such/python"}, "flink_python"),
         ("flink", {"flink_address": "jm:8081/x"}, "host:port"),

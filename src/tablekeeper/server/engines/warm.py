@@ -7,10 +7,14 @@ needed. A job has no process of its own: at its time limit its Spark tasks are c
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from platform import node
 
+from tablekeeper.errors import InvalidRequestError
 from tablekeeper.server.engines.files import load_report, save_job
 from tablekeeper.server.engines.parameters import parse_resource, spark_settings
 from tablekeeper.server.engines.process import Command, EngineContext, ProcessExecutor
@@ -105,5 +109,13 @@ class WarmExecutor:
 
 
 def make_local(context: EngineContext) -> WarmExecutor:
-    """The engine."""
+    """The engine; `InvalidRequestError` says what it needs and is not here."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    missing = "PySpark" if find_spec("pyspark") is None else "Java 17" if java is None else ""
+    if missing:
+        raise InvalidRequestError(
+            f"the engine local needs {missing}, which is not here: install tablekeeper[spark] and Java 17, or use the "
+            "engine arrow (--engine arrow), which needs neither"
+        )
     return WarmExecutor(context)
