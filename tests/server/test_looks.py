@@ -14,7 +14,9 @@ from tablekeeper.server.loops.looks import LookLoop
 from tablekeeper.server.model import ManagedTable
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable
+from tablekeeper.server.store.sql import SqlJobStore
 from tablekeeper.table.summary import TimelineSummary
+from tests.server.conftest import StoreClock
 
 QUIET = TimelineSummary("t", True, "20261118120000000", 3, 0, 0, 0, 0, None, ())
 TIMING = Timing(look_patience_s=0.05, look_hold_s=0.1, look_min_s=0.01, look_max_s=0.01)
@@ -75,3 +77,28 @@ def test_a_look_that_fails_in_a_way_nobody_thought_of_is_a_failed_look(service: 
         raise KeyError("metaClient")
 
     assert "KeyError: 'metaClient'" in run_until_quarantined(service, looks(service, damaged)).quarantine
+
+
+def test_an_idle_table_is_looked_at_once_an_hour(tmp_path: Path, store: SqlJobStore, store_clock: StoreClock) -> None:
+    """With two calls a look, 20,000 idle tables cost 40,000 calls to their storage an hour."""
+    tables, hours, minute_s = 5, 10, 60.0
+    opened = open_service(ServerSettings(work_dir=tmp_path), runtime=SYSTEM_RUNTIME)
+    looked: list[str] = []
+
+    def look(table: ManagedTable) -> TimelineSummary:
+        looked.append(table.table_name)
+        return QUIET
+
+    loop = LookLoop(replace(opened.context, store=store, look=look))
+    for number in range(tables):
+        store.register_table(NewTable("db", f"t{number}", f"/lake/t{number}"))
+    seen = []
+    for _ in range(4 + hours):
+        for _ in range(60):
+            loop.run_once()
+            store_clock.advance(minute_s)
+        seen.append(len(looked))
+    opened.stop()
+    # Registered together they are looked at often, then less and less.
+    assert seen[0] >= 5 * tables
+    assert 0.85 * tables * hours <= seen[-1] - seen[3] <= 1.15 * tables * hours
