@@ -41,15 +41,15 @@ def test_a_table_without_metadata_table_asks_for_nothing() -> None:
 
 
 def test_indexes_that_nobody_maintains_are_dropped_with_definition_and_directory() -> None:
-    built = MetadataBuilder(partitions=[*STATS, "record_index", "secondary_index_name"])
-    built.define({"column_stats": COLUMNS, "record_index": [], "secondary_index_name": ["name"]})
-    built.storage.put(".hoodie/metadata/record_index/some.hfile", b"x")
+    built = MetadataBuilder(partitions=[*STATS, "bloom_filters", "secondary_index_name"])
+    built.define({"column_stats": COLUMNS, "bloom_filters": [], "secondary_index_name": ["name"]})
+    built.storage.put(".hoodie/metadata/bloom_filters/some.hfile", b"x")
     indexes = load_metadata_indexes(built.storage, built.config)
     assert indexes.listed == STATS
-    assert indexes.dropped == ("record_index", "secondary_index_name")
+    assert indexes.dropped == ("bloom_filters", "secondary_index_name")
     drop_metadata_indexes(built.storage, indexes)
     assert set(json.loads(built.storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"]) == {"column_stats"}
-    assert not list(built.storage.walk(".hoodie/metadata/record_index"))
+    assert not list(built.storage.walk(".hoodie/metadata/bloom_filters"))
     assert list(built.storage.walk(".hoodie/metadata/files"))
 
 
@@ -69,16 +69,28 @@ OTHERS = ("record_index", "secondary_index_name", "bloom_filters", "expr_index_d
 )
 def test_only_indexes_that_an_operation_leaves_right_stay(operation: Operation | None, stays: tuple[str, ...]) -> None:
     built = MetadataBuilder(partitions=[*STATS, *OTHERS])
+    definitions = json.loads(built.storage.read(INDEX_DEFINITIONS_PATH))
+    definitions["indexDefinitions"]["record_index"] = {"indexOptions": {"isPartitioned": "true"}}
+    built.storage.put(INDEX_DEFINITIONS_PATH, json.dumps(definitions).encode())
     indexes = load_metadata_indexes(built.storage, built.config, operation=operation)
     assert indexes.updated == STATS
     assert indexes.listed == (*STATS, *stays)
     assert indexes.lost == indexes.dropped == tuple(name for name in OTHERS if name not in stays)
 
 
-def test_losing_an_index_takes_consent_and_losing_statistics_does_not() -> None:
+@pytest.mark.parametrize("operation", [None, Operation.UPSERT, Operation.COMPACT])
+def test_a_record_index_of_the_whole_table_is_kept_in_step(operation: Operation | None) -> None:
     built = MetadataBuilder(partitions=[*STATS, "record_index"])
+    indexes = load_metadata_indexes(built.storage, built.config, operation=operation)
+    assert indexes.updated == indexes.listed == (*STATS, "record_index")
+    assert indexes.has_record_index
+    assert indexes.dropped == ()
+
+
+def test_losing_an_index_takes_consent_and_losing_statistics_does_not() -> None:
+    built = MetadataBuilder(partitions=[*STATS, "bloom_filters"])
     indexes = load_metadata_indexes(built.storage, built.config)
-    with pytest.raises(UnsupportedFeatureError, match=f"upsert .* record_index .*{INDEX_DROP}=true"):
+    with pytest.raises(UnsupportedFeatureError, match=f"upsert .* bloom_filters .*{INDEX_DROP}=true"):
         refuse_index_loss(built.config, indexes, action="upsert", consents=False)
     refuse_index_loss(built.config, indexes, action="upsert", consents=True)
     plain = MetadataBuilder()
