@@ -1,7 +1,8 @@
-"""hoodie.properties: reading it, creating it, and changing it the way Java does.
+"""hoodie.properties: reading it, creating it and changing it.
 
-A change keeps a backup beside the file until the new one is verified, so that a process that dies at any step
-leaves at least one valid copy; readers fall back to the backup. Changes are made under the table lock.
+A change replaces the file at one stroke and on condition that it is still the one that was read: a process that lost
+the table lock in its sleep changes nothing, and no reader finds the file missing. Java takes the file away meanwhile
+and keeps a backup beside it. Readers fall back to that, and what a process of Java's left half done is finished.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 
 from tablekeeper.config.table_config import TableConfig, parse_table_config
 from tablekeeper.config.table_properties import CHECKSUM_KEY, DATABASE_KEY, NAME_KEY
-from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError, StorageError
+from tablekeeper.errors import CorruptTableError, FencedError, InvalidRequestError, NotFoundError
 from tablekeeper.format.properties import decode_properties, encode_properties, table_checksum, verify_checksum
 from tablekeeper.storage import Storage
 
@@ -67,34 +68,49 @@ def refuse_existing_table(storage: Storage) -> None:
 
 
 def change_properties(storage: Storage, changes: Mapping[str, str | None]) -> TableConfig:
-    """Set properties, or remove those whose new value is None. The caller holds the table lock."""
+    """Set properties, or remove those whose new value is None. The caller holds the table lock.
+
+    `FencedError` if somebody else has changed them since they were read here: the lock was lost.
+    """
     _recover(storage)
-    old = storage.read(PROPERTIES_FILE)
-    properties = decode_properties(old, file=PROPERTIES_FILE)
+    old = storage.read_versioned(PROPERTIES_FILE)
+    if old is None:
+        raise NotFoundError(PROPERTIES_FILE)
+    properties = decode_properties(old.data, file=PROPERTIES_FILE)
     for name, value in changes.items():
         if value is None:
             properties.pop(name, None)
         else:
             properties[name] = value
     properties = _with_checksum(properties)
-    if not storage.put_if_absent(_BACKUP_FILE, old):
-        raise StorageError(f"{_BACKUP_FILE} appeared meanwhile: another process changes the table's properties")
-    storage.delete(PROPERTIES_FILE)
-    storage.put(PROPERTIES_FILE, encode_properties(properties, comment=_COMMENT))
-    if decode_properties(storage.read(PROPERTIES_FILE), file=PROPERTIES_FILE) != properties:
-        raise CorruptTableError(file=PROPERTIES_FILE, reason="what was written does not read back the same")
-    storage.delete(_BACKUP_FILE)
+    content = encode_properties(properties, comment=_COMMENT)
+    if storage.replace(PROPERTIES_FILE, content, version=old.version) is None:
+        raise _changed_meanwhile()
     return parse_table_config(properties, file=PROPERTIES_FILE)
 
 
 def _recover(storage: Storage) -> None:
-    """Finish or undo a change that a process left half done."""
+    """Finish or undo a change that a process of Java's left half done."""
     backup = _load_or_none(storage, _BACKUP_FILE)
     if backup is None:
         return
     if _load_or_none(storage, PROPERTIES_FILE) is None:
-        storage.put(PROPERTIES_FILE, storage.read(_BACKUP_FILE))
+        _bring_back(storage, storage.read(_BACKUP_FILE))
     storage.delete(_BACKUP_FILE)
+
+
+def _bring_back(storage: Storage, content: bytes) -> None:
+    damaged = storage.read_versioned(PROPERTIES_FILE)
+    if damaged is None:
+        is_back = storage.put_if_absent(PROPERTIES_FILE, content)
+    else:
+        is_back = storage.replace(PROPERTIES_FILE, content, version=damaged.version) is not None
+    if not is_back:
+        raise _changed_meanwhile()
+
+
+def _changed_meanwhile() -> FencedError:
+    return FencedError(f"another process changed {PROPERTIES_FILE} meanwhile. Nothing was changed here; try again.")
 
 
 def _exists_already(storage: Storage) -> InvalidRequestError:
