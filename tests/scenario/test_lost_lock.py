@@ -35,6 +35,7 @@ OPTIONS = {
     "hoodie.keep.min.commits": "2",
     "hoodie.keep.max.commits": "3",
 }
+AT_ONCE = {"hoodie.table.service.rollback.delay.minutes": 0}
 
 Act = Callable[[tk.Table], object]
 ACTS: dict[str, tuple[str, Act]] = {
@@ -51,6 +52,9 @@ ACTS: dict[str, tuple[str, Act]] = {
     "restore": ("cow", lambda table: table.restore(table.savepoints()[0].instant)),
     "resume_restore": ("cow", lambda table: table.restore(table.savepoints()[0].instant)),
     "cancel": ("cow", lambda table: table.cancel(table.plans()[0].instant, wait=0)),
+    "clean_cancellable_plan": ("cow", lambda table: table.clean(options=AT_ONCE)),
+    "clean_mutable_plan": ("cow", lambda table: table.clean(options=AT_ONCE)),
+    "clean_that_was_never_planned": ("cow", lambda table: table.clean()),
 }
 
 
@@ -99,8 +103,13 @@ def new_world(name: str) -> World:
         later = world.upsert(trips(("a", "sf", 1, 6.0))).instant
         if name == "resume_restore":
             request_restore(world, saved, later)
-    if name == "cancel":
-        assert world.table.schedule_clustering(order_by="ts", cancellable=True) is not None
+    if name in ("cancel", "clean_cancellable_plan", "clean_mutable_plan"):
+        is_mutable = name == "clean_mutable_plan"
+        plan = world.table.schedule_clustering(order_by="ts", mutable=is_mutable, cancellable=not is_mutable)
+        assert plan is not None
+    if name == "clean_that_was_never_planned":
+        begun = RequestedTime(following_time(world.timeline.newest_time))
+        create_requested(world.storage, world.table.config, requested_at=begun, action=Action.CLEAN)
     world.clock.advance(10)
     return world
 

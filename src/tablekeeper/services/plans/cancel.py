@@ -24,7 +24,7 @@ from tablekeeper.services.plans.execute import remove_plan
 from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.timeline.plans import find_plan, find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
 
@@ -123,7 +123,7 @@ def _remove(
     scheduled = []
     for instant in plans:
         rollback = schedule_rollback(
-            environment, instant, approve=lambda _, now, current: _may_go(environment, now, current, settings)
+            environment, instant, approve=lambda held, now, current: _may_go(held, now, current, settings)
         )
         if rollback is not None:
             scheduled.append(instant)
@@ -186,21 +186,22 @@ def _refuse_binding(environment: TableEnvironment, current: Instant) -> None:
         )
 
 
-def _may_go(environment: TableEnvironment, now: Timeline, current: Instant, settings: LifecycleSettings) -> bool:
+def _may_go(held: LockedEnvironment, now: Timeline, current: Instant, settings: LifecycleSettings) -> bool:
     """Whether lazy clean takes this plan off. Asked under the lock, about the plan as it is then."""
-    if _is_held(environment, current):
+    if _is_held(held, current):
         return False
-    if load_cancel_request(environment.storage, current.requested_at) is not None:
+    if load_cancel_request(held.storage, current.requested_at) is not None:
         return True
-    flags = load_pending_outline(environment.storage, environment.config, current).flags
-    if flags.mutable and find_rollback(environment.storage, environment.config, now, current) is not None:
+    flags = load_pending_outline(held.storage, held.config, current).flags
+    if flags.mutable and find_rollback(held.storage, held.config, now, current) is not None:
         # A rollback that died may have left it requested again; nobody executes it any more.
         return True
-    reason = why_removed(current, flags, settings, age_s=_age_s(environment, current), is_cancelled=False)
+    reason = why_removed(current, flags, settings, age_s=_age_s(held, current), is_cancelled=False)
     if reason and not flags.mutable:
         # A mutable plan goes with its rollback anyhow; one that is only cancellable needs the wish to be on record.
-        now_ms = environment.runtime.clock.now_ms()
-        save_cancel_request(environment.storage, CancelRequest(current.requested_at, reason, process_name(), now_ms))
+        held.lease.check()
+        now_ms = held.runtime.clock.now_ms()
+        save_cancel_request(held.storage, CancelRequest(current.requested_at, reason, process_name(), now_ms))
     return bool(reason)
 
 
