@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import tablekeeper as tk
 from tablekeeper.errors import FencedError
+from tablekeeper.model import Action
+from tablekeeper.services.doctor.report import Severity
 from tests.support.crew import TO_THE_END, Crew, calls_before
-from tests.support.recovery_world import LAPSED_S, World
+from tests.support.meanwhile import Interrupted
+from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, World
+from tests.support.step_faults import Fault, FaultPoint, OneThread
 from tests.support.table_builder import trips
 
 __all__: list[str] = []
 
 LATE = trips(("a", "sf", 9, 9.0), ("d", "la", 9, 9.0))
 LEASED_LOCK = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
+NEW_FILES = {"hoodie.parquet.small.file.limit": "0"}
+VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
+ONE_VERSION = {"hoodie.clean.policy": VERSIONS, "hoodie.clean.fileversions.retained": 1}
 FEW = {
     "hoodie.keep.min.commits": 2,
     "hoodie.keep.max.commits": 3,
@@ -116,3 +124,112 @@ def test_a_writer_that_slept_at_its_completed_file_reports_what_became_of_it(lea
         assert isinstance(outcomes["late"].error, FencedError)
         assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
     assert world.table.doctor().repairs == ()
+
+
+def test_a_write_whose_heartbeat_ends_in_the_middle_of_its_commit_is_not_completed() -> None:
+    world = World(metadata=True)
+    world.upsert(FIRST)
+    runtime = world.new_runtime()
+    storage = Interrupted(world.open_store(runtime))
+
+    def end_heartbeat(kind: str, path: str) -> None:
+        if kind == "put_if_absent" and path.startswith(".hoodie/metadata/"):
+            world.storage.delete_tree(".hoodie/.heartbeat")
+            assert isinstance(runtime.threads, OneThread)
+            for periodic in runtime.threads.periodics:
+                if periodic.is_running:
+                    periodic.fire()
+
+    storage.watch = end_heartbeat
+    table = tk.Table(storage, world.table._engine, world.table._options, runtime=runtime)
+    with pytest.raises(FencedError, match="heartbeat"):
+        table.upsert(LATE)
+    assert world.rows() == ROWS_OF_FIRST
+    world.forget()
+
+
+@pytest.mark.parametrize("way_back", ["rollback", "restore"])
+def test_a_clean_that_is_planned_late_deletes_nothing_that_has_come_back(way_back: str) -> None:
+    """On an object store the plan lands after others took back the commit because of which its files were old."""
+    world = World(options={"hoodie.write.lock.provider": LEASED_LOCK})
+    world.has_scopes = False
+    world.upsert(FIRST)
+    world.clock.advance(10)
+    saved = world.table.savepoint().instant if way_back == "restore" else None
+    newest = world.upsert(LATE).instant
+    world.clock.advance(10)
+    if saved is not None:
+        # The plan is drafted without the savepoint in mind, as if it were made while the process sleeps.
+        world.table.delete_savepoint(saved)
+
+    def others(table: Any) -> None:
+        world.clock.stall(LAPSED_S)
+        if saved is None:
+            table.rollback(newest)
+            return
+        table.savepoint(saved)
+        table.restore(saved)
+
+    def is_plan(kind: str, path: str) -> bool:
+        return kind == "put_if_absent" and path.endswith(".clean.requested")
+
+    asleep = calls_before(world, lambda table: table.clean(options=ONE_VERSION), is_plan)
+    crew = Crew(world)
+    # It dies before it can take its plan away again.
+    dies = FaultPoint(asleep + 1, Fault.DEATH_AFTER)
+    crew.add("late", lambda table: table.clean(options=ONE_VERSION), point=dies)
+    crew.add("others", others)
+    outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert outcomes["others"].error is None
+    assert [i.action for i in world.timeline.pending] == [Action.CLEAN]
+    world.clock.stall(LAPSED_S)
+    world.table.clean(options=ONE_VERSION)
+    assert world.rows() == ROWS_OF_FIRST
+    assert not world.timeline.pending
+    world.forget()
+
+
+LATE_PLANS: dict[str, tuple[str, str, Callable[[tk.Table], object]]] = {
+    "compaction": ("mor", ".compaction.requested", lambda table: table.schedule_compaction()),
+    "clustering": ("cow", ".clustering.requested", lambda table: table.schedule_clustering(order_by="ts")),
+    "clean": ("cow", ".clean.requested", lambda table: table.clean(options=ONE_VERSION)),
+    "restore": ("cow", ".restore.requested", lambda table: table.restore(table.savepoints()[0].instant)),
+    "executor": ("mor", ".compaction.inflight", lambda table: table.execute(table.plans()[0].instant)),
+}
+
+
+@pytest.mark.parametrize("name", LATE_PLANS)
+def test_a_plan_that_lands_after_its_files_were_taken_back_is_taken_away(name: str) -> None:
+    table_type, at, act = LATE_PLANS[name]
+    world = World(table_type=table_type, options={"hoodie.write.lock.provider": LEASED_LOCK, **NEW_FILES})
+    world.has_scopes = False
+    world.upsert(FIRST)
+    world.clock.advance(10)
+    if name in ("restore", "executor"):
+        world.table.savepoint()
+    newest = world.upsert(trips(("a", "sf", 9, 9.0), ("e", "sf", 9, 9.0))).instant
+    world.clock.advance(10)
+    if name == "executor":
+        assert world.table.schedule_compaction() is not None
+        world.clock.advance(10)
+
+    def others(table: Any) -> None:
+        world.clock.stall(LAPSED_S)
+        if name == "executor":
+            table.restore(table.savepoints()[0].instant)
+            return
+        table.rollback(newest)
+        # It is not part of what a late restore would take back.
+        table.upsert(trips(("b", "sf", 2, 2.0)))
+
+    crew = Crew(world)
+    crew.add("late", act)
+    crew.add("others", others)
+    asleep = calls_before(world, act, lambda kind, path: kind == "put_if_absent" and path.endswith(at))
+    outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert outcomes["others"].error is None
+    assert isinstance(outcomes["late"].error, FencedError)
+    assert not world.timeline.pending
+    assert world.rows() == (ROWS_OF_FIRST if name == "executor" else [("a", 1.0), ("b", 2.0), ("c", 1.0)])
+    assert not [finding for finding in world.table.doctor().findings if finding.severity is Severity.ERROR]
+    world.forget()

@@ -10,7 +10,10 @@ cannot keep it out. It takes back what came late, and ends in `FencedError`.
 Why the last look: between the last check and the completed file a process may sleep for long. Its lease lapses, another
 writer takes the lock, finds the instant pending and rolls it back; and then the sleeper publishes it. Therefore the
 lease is checked once more after the completed file is there: if it still stands, nobody else can have held the lock in
-between. If not, the lock is taken again and the timeline says what has become of the instant."""
+between. If not, the lock is taken again and the timeline says what has become of the instant.
+
+A plan, and the beginning of its execution, can come as late as that too where a store has no scopes: after a rollback
+or a restore took what it names. `confirm_pending` takes it away again, unless somebody has begun to execute it."""
 
 from __future__ import annotations
 
@@ -46,6 +49,7 @@ __all__ = [
     "Publication",
     "Published",
     "RollbackUpdate",
+    "confirm_pending",
 ]
 
 
@@ -153,6 +157,33 @@ class Publication:
             if self._updated_at and not self._held.storage.has_scopes:
                 _take_late_update_back(self._held, self._inflight)
             raise
+
+
+def confirm_pending(held: LockedEnvironment, published: Instant) -> None:
+    """Look whether the lock was held until `published`, a requested or inflight state, was there.
+
+    If not, it is taken away where it stands alone, and `FencedError` is raised. `CommitOutcomeUnknownError` if the lock
+    cannot be had for that.
+    """
+    if held.storage.has_scopes:
+        return
+    try:
+        held.lease.look()
+    except FencedError as doubt:
+        held.lease.release()
+        try:
+            with held.unlocked.locked() as again:
+                is_away = _take_away_alone(again, published)
+        except (FencedError, LockNotAcquiredError, StorageError) as error:
+            raise CommitOutcomeUnknownError(
+                f"the lock was lost while {published} was being published, and what became of it could not be found "
+                f"out ({error}); reload the table to see whether it stands.",
+                instant=published.requested_at.value,
+            ) from doubt
+        if is_away:
+            raise FencedError(
+                f"the lock was lost while {published} was being published; it was taken away again. Reload the table."
+            ) from doubt
 
 
 def _update(
@@ -277,6 +308,19 @@ def _stands(environment: TableEnvironment, completed: Instant, known: Timeline) 
         for rollback in timeline.completed
         if rollback.action is Action.ROLLBACK and rollback.requested_at not in before
     )
+
+
+def _take_away_alone(held: LockedEnvironment, published: Instant) -> bool:
+    """Remove a plan that nobody has begun, or a beginning whose plan is gone."""
+    others = {i.state for i in _own_files(held, published)} - {published.state}
+    if published.state is State.REQUESTED and not others:
+        is_alone = not held.load_heartbeats().is_active(published.requested_at)
+    else:
+        is_alone = published.state is State.INFLIGHT and not others
+    if is_alone:
+        held.lease.check()
+        remove_instant_files(held.storage, held.config, published)
+    return is_alone
 
 
 def _own_files(environment: TableEnvironment, target: Instant) -> list[Instant]:

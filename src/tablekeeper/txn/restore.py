@@ -32,7 +32,7 @@ from tablekeeper.timeline import (
     start_inflight,
 )
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment, next_time
-from tablekeeper.txn.publish import Publication
+from tablekeeper.txn.publish import Publication, confirm_pending
 from tablekeeper.txn.rollback import rollback_approved
 
 __all__ = ["Restored", "execute_restore", "load_restore_plan", "plan_restore"]
@@ -90,9 +90,11 @@ def execute_restore(
                 action=Action.RESTORE,
                 content=encode_restore_plan(plan),
             )
+            confirm_pending(held, restore)
         if restore.state is State.REQUESTED:
             held.lease.check()
             restore = start_inflight(held.storage, config, restore)
+            confirm_pending(held, restore)
     started_ms = environment.runtime.clock.now_ms()
     rollbacks = _roll_back_all(environment, plan, commit)
     with environment.locked() as held:

@@ -2,6 +2,9 @@
 
 Deletions can be repeated, so that a clean whose process died is simply taken over: nothing is rolled back. The look at
 the heartbeat and the start of one's own are one transaction.
+
+A plan that nobody has begun is dropped if commits were taken back or a savepoint was made since its time. On an object
+store the plan of a process that lost the lock in its sleep can land after them, and name files that are needed again.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from dataclasses import dataclass
 from tablekeeper.errors import PlanHeldError
 from tablekeeper.format.plans import CleanPlan, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.timeline import instant_path, load_content, remove_instant_files, start_inflight
+from tablekeeper.timeline import Timeline, instant_path, load_content, remove_instant_files, start_inflight
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
 from tablekeeper.txn.locks.processes import process_name
+from tablekeeper.txn.publish import confirm_pending
 
 __all__ = ["Taken", "begin_taken", "take_clean"]
+
+_WAYS_BACK = frozenset({Action.ROLLBACK, Action.RESTORE, Action.SAVEPOINT})
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Taken:
 
 
 def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | None:
-    """Take over a clean that is on the timeline; None if it has been finished, or never had a plan.
+    """Take over a clean that is on the timeline; None if it has been finished, never had a plan, or was dropped.
 
     Raises `PlanHeldError` if another process is at work on it.
     """
@@ -43,8 +49,8 @@ def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | N
         _refuse_held(held, clean)
         requested = Instant(clean, Action.CLEAN, State.REQUESTED)
         content = load_content(held.storage, held.config, requested)
-        if not content:
-            # Some stores of Java's show a file before its contents. Nothing was deleted without a plan.
+        # Some stores of Java's show a file before its contents. Nothing was deleted without a plan.
+        if not content or _is_outdated(timeline, current):
             inflight = Instant(clean, Action.CLEAN, State.INFLIGHT)
             held.lease.check()
             remove_instant_files(held.storage, held.config, inflight, requested)
@@ -73,10 +79,19 @@ def begin_taken(
         instant = create()
         if instant.state is State.REQUESTED:
             instant = start_inflight(held.storage, held.config, instant)
+            confirm_pending(held, instant)
     except BaseException:
         heartbeat.stop()
         raise
     return Taken(instant, plan, heartbeat, was_resumed)
+
+
+def _is_outdated(timeline: Timeline, clean: Instant) -> bool:
+    """Whether files of a plan that nobody has begun may be needed again, or for the first time."""
+    return clean.state is State.REQUESTED and any(
+        i.action in _WAYS_BACK and i.completed_at is not None and i.completed_at.value > clean.requested_at.value
+        for i in timeline.completed
+    )
 
 
 def _refuse_held(environment: TableEnvironment, clean: RequestedTime) -> None:

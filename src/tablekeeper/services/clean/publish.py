@@ -1,6 +1,6 @@
 """Putting a clean on the timeline: planned without the lock, published under it after a look at what is new.
 
-Once published, a plan is executed, by whoever comes: nothing on the timeline takes it back. So under the lock
+Once begun, a plan is executed, by whoever comes: nothing on the timeline takes it back. So under the lock
 everything is dropped from it that news forbid, and where news went the other way (a commit was taken back, so that
 older files are the newest again) it is planned anew. A savepoint or a rollback that comes later sees the plan.
 """
@@ -21,6 +21,7 @@ from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import Timeline, create_requested, parse_time
 from tablekeeper.txn.environment import TableEnvironment, next_time
+from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.savepoints import savepoints_of
 
 __all__ = [
@@ -111,9 +112,11 @@ def _publish(environment: TableEnvironment, drafted: Drafted, *, begins: bool) -
 
         def create() -> Instant:
             content = encode_clean_plan(plan)
-            return create_requested(
+            requested = create_requested(
                 held.storage, config, requested_at=requested_at, action=Action.CLEAN, content=content
             )
+            confirm_pending(held, requested)
+            return requested
 
         if not begins:
             return Published(create())

@@ -52,6 +52,7 @@ from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, HeartbeatView, load_heartbeat_owner, start_heartbeat
 from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.lost_completions import refuse_lost_completion
+from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write
 from tablekeeper.write.partitions import ensure_partitions
@@ -163,6 +164,7 @@ def _pass_guard(
         if not is_retry:
             try:
                 current = start_inflight(held.storage, held.config, current)
+                confirm_pending(held, current)
             except BaseException:
                 heartbeat.stop()
                 raise
@@ -277,7 +279,7 @@ class _Approval:
         # After the listing: as long as the attempt is ours, what was there before is no successor's.
         self._guard.check_now()
         if strays:
-            self._environment.storage.delete_many(sorted(strays))
+            self._entered.attempt.driver_storage(self._environment.storage).delete_many(sorted(strays))
 
 
 def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
@@ -302,7 +304,9 @@ def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
         if current is None or current.state is not State.REQUESTED:
             raise _lost(requested_at)
         held.lease.check()
-        return start_inflight(held.storage, held.config, current)
+        inflight = start_inflight(held.storage, held.config, current)
+        confirm_pending(held, inflight)
+        return inflight
 
 
 def _refuse_lost(environment: TableEnvironment, entered: _Entered) -> None:
@@ -384,6 +388,7 @@ def _cancel(environment: TableEnvironment, entered: _Entered, cause: BaseExcepti
         current = held.load_timeline().find(instant)
         if current is None or current.is_completed or not _is_ours(held, entered):
             return
+        held.lease.check()
         now_ms = held.runtime.clock.now_ms()
         reason = cause.reason if isinstance(cause, PlanCancelledError) else f"yields: {cause}"
         save_cancel_request(held.storage, CancelRequest(instant, reason, process_name(), now_ms))

@@ -44,6 +44,7 @@ from tablekeeper.txn.commit import refuse_during_restore
 from tablekeeper.txn.concurrent_commits import load_planned_groups
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.locks.processes import process_name
+from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import withdraw_idle_rollbacks
 
 __all__ = ["Drafted", "ScheduledPlan", "load_draft", "schedule_plan"]
@@ -183,13 +184,14 @@ def _publish(
             extra={**pending_record(timeline), **CHECKED},
         )
         held.lease.check()
-        create_requested(
+        requested = create_requested(
             held.storage,
             held.config,
             requested_at=requested_at,
             action=service.kind.action,
             content=encode_plan(plan, service.kind, spec=held.storage.spec),
         )
+        confirm_pending(held, requested)
     return ScheduledPlan(
         instant=requested_at,
         service=service.kind.value,
