@@ -336,3 +336,11 @@ def test_a_column_that_occurs_twice_is_refused() -> None:
     rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
     with pytest.raises(InvalidRequestError, match="column id occurs 2 times"):
         conform(rows, pa.schema([("id", pa.int32())]))
+
+
+@pytest.mark.parametrize(("view", "plain"), [(pa.string_view(), pa.string()), (pa.binary_view(), pa.binary())])
+def test_categories_of_views_as_polars_has_them_become_their_values(view: pa.DataType, plain: pa.DataType) -> None:
+    values = pa.array(["x", "y"], pa.string()).cast(view)
+    column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), values)
+    found = conform(pa.table({"c": column}), pa.schema([("c", plain)])).column("c")
+    assert found.to_pylist() == pa.array(["y", None, "x"]).cast(plain).to_pylist()

@@ -222,12 +222,20 @@ def _conform_array(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         return _conform_array(array.storage, target, path)
     if pa.types.is_dictionary(array.type):
-        return _conform_array(array.dictionary_decode(), target, path)
+        return _conform_array(_decoded(array), target, path)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
     if pa.types.is_nested(target):
         return _conform_nested(array, target, path)
     return _cast(array, target, path)
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(array.dictionary.type)
+    if plain is not None:
+        # Arrow cannot pick from views. The categories of polars are such.
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
+    return array.dictionary_decode()
 
 
 def _conform_nested(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
