@@ -38,7 +38,6 @@ from tablekeeper.testing.worker import Worker
 __all__: list[str] = []
 
 SEEDS = (7, 19, 26)
-KEPT = sorted(Path(__file__).with_name("histories").glob("*.json"))
 
 ASLEEP_IN_COMMIT = History(
     Shape("cow"),
@@ -84,12 +83,14 @@ def test_drawn_histories_hold(first: int) -> None:
     campaign = Campaign(is_guided=True)
     assert [(found.seed, found.outcome.complaints) for found in campaign.run(range(first, first + 10))] == []
     assert campaign.histories == 10
-    assert campaign.counts["write committed"] > 20
+    assert campaign.counts["write committed"] > 10
 
 
-@pytest.mark.parametrize("path", KEPT, ids=[path.stem for path in KEPT])
-def test_a_history_that_failed_once_holds(path: Path) -> None:
-    assert play(History.from_json(path.read_text("utf-8"))).complaints == []
+def test_histories_that_failed_once_hold() -> None:
+    """Each is named after what was wrong."""
+    kept = sorted(Path(__file__).with_name("histories").glob("*.json"))
+    complaints = {path.stem: play(History.from_json(path.read_text("utf-8"))).complaints for path in kept}
+    assert {name: found for name, found in complaints.items() if found} == {}
 
 
 def test_a_failure_is_shrunk_traced_and_drawn() -> None:

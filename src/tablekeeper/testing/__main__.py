@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from tablekeeper.testing.campaign import Campaign, Found
+from tablekeeper.testing.explore import SCENARIOS, explore
 from tablekeeper.testing.history import History
 from tablekeeper.testing.play import Outcome, play
 from tablekeeper.testing.report import describe_history, draw_timeline, trace_lines
@@ -24,6 +25,10 @@ def main(  # noqa: PLR0917 (options of a command)
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
     guided: Annotated[bool, typer.Option(help="Vary histories that reached something new.")] = False,
+    scenario: Annotated[str | None, typer.Option(help="Explore the scenarios whose name has this in it.")] = None,
+    preemptions: Annotated[int, typer.Option(min=0, help="Bound of an exploration.")] = 1,
+    faults: Annotated[int, typer.Option(min=0, max=2, help="Bound of an exploration.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, help="Explore faults at every so-manieth call.")] = 1,
     history: Annotated[
         Path | None, typer.Option(help="Play a history that was kept as JSON, and show its trace.")
     ] = None,
@@ -36,6 +41,8 @@ def main(  # noqa: PLR0917 (options of a command)
         outcome = play(History.from_json(history.read_text("utf-8")))
         _show(outcome, with_trace=True)
         raise typer.Exit(bool(outcome.complaints))
+    if scenario is not None:
+        raise typer.Exit(_explore(scenario, preemptions=preemptions, faults=faults, stride=stride))
     campaign = Campaign(is_guided=guided)
     found = 0
     for failure in campaign.run(range(first, first + seeds), most_seconds=seconds):
@@ -47,6 +54,20 @@ def main(  # noqa: PLR0917 (options of a command)
     for what, count in sorted(campaign.counts.items(), key=lambda pair: -pair[1]):
         _console.print(f"{count:8d} {what}")
     raise typer.Exit(bool(found))
+
+
+def _explore(name: str, *, preemptions: int, faults: int, stride: int) -> bool:
+    """Explore, and tell the counts; True if anything failed."""
+    has_failed = False
+    for scenario in SCENARIOS.values():
+        if name in scenario.name:
+            found = explore(scenario, preemptions=preemptions, faults=faults, stride=stride)
+            has_failed |= bool(found.failures)
+            counts = f"{found.runs:6d} runs, {found.different:6d} different, {len(found.failures)} failed"
+            _console.print(f"{counts}  {scenario.name}")
+            for failure in found.failures[:3]:
+                _show(failure, with_trace=False)
+    return has_failed
 
 
 def _show_failure(failure: Found, *, out: Path, with_trace: bool) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from tablekeeper.testing.chance import Chance, chance_of
 from tablekeeper.testing.history import Actor, Fault, FaultKind, History, Job, Shape
 from tablekeeper.testing.jobs import JOBS, JobKind
+from tablekeeper.testing.store import SORTS
+from tablekeeper.testing.themes import ANYTHING, THEMES, Theme
 
 __all__ = ["SHAPES", "draw_fault", "draw_history"]
 
@@ -36,6 +41,7 @@ _ROLES = {
 
 _PAUSES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 30.0, 400.0)
 _SLEEPS_S = (90.0, 400.0, 400.0, 1_500.0)
+_MOST_OF_SORT = {"timeline": 3, "lock": 4, "heartbeat": 3, "metadata table": 8, "deleting": 4, "publishing": 4}
 _KINDS = (
     *[FaultKind.DEATH_BEFORE, FaultKind.DEATH_AFTER] * 3,
     *[FaultKind.SLEEP_BEFORE, FaultKind.SLEEP_AFTER] * 4,
@@ -45,10 +51,16 @@ _KINDS = (
 )
 
 
-def draw_history(seed: int | str) -> History:
-    """The history of this seed."""
-    chance = chance_of("history", seed)
-    shape = chance.choice(SHAPES)
+def draw_history(seed: int | str, *, theme: str | None = None, shapes: Sequence[Shape] = ()) -> History:
+    """The history of this seed: of any theme and table, or of these."""
+    chance = chance_of("history", seed, theme or "", *shapes)
+    chosen = theme or chance.choice((ANYTHING, ANYTHING, *THEMES))
+    if chosen == ANYTHING:
+        return _draw_anything(chance, chance.choice(shapes or SHAPES), str(seed))
+    return _draw_theme(chance, THEMES[chosen], chance.choice(shapes or THEMES[chosen].shapes or SHAPES), str(seed))
+
+
+def _draw_anything(chance: Chance, shape: Shape, schedule: str) -> History:
     kinds = [kind for kind in JOBS.values() if kind.fits(shape)]
     roles = [role for role, share in _ROLES.items() if any(kind.role == role for kind in kinds) for _ in range(share)]
     actors = [_draw_actor(chance, "writer", 1, kinds)]
@@ -56,15 +68,40 @@ def draw_history(seed: int | str) -> History:
         role = "writer" if chance.random() < 0.35 else chance.choice(roles)
         actors.append(_draw_actor(chance, role, number, kinds))
     faults = [draw_fault(chance, actors) for _ in range(chance.choice((0, 1, 1, 1, 2, 2)))]
-    return History(shape, tuple(actors), tuple(faults), schedule=str(seed))
+    return History(shape, tuple(actors), tuple(faults), schedule=schedule)
 
 
-def draw_fault(chance: Chance, actors: list[Actor]) -> Fault:
-    """One thing that goes wrong for one of these actors."""
+def _draw_theme(chance: Chance, theme: Theme, shape: Shape, schedule: str) -> History:
+    actors = []
+    repeats_tasks = chance.random() < theme.repeats_tasks
+    for number, slot in enumerate(theme.slots, start=1):
+        fitting = [name for name in slot.jobs if JOBS[name].fits(shape)] or ["upsert"]
+        jobs = tuple(
+            Job(chance.choice(fitting), chance.randrange(1 << 30), chance.choice(slot.pauses_s))
+            for _ in range(chance.randint(slot.least, max(slot.least, slot.most)))
+        )
+        skew_s = chance.choice(theme.skews_s)
+        actors.append(Actor(f"{jobs[0].kind}-{number}", jobs, skew_s=skew_s, repeats_tasks=repeats_tasks))
+    count = chance.randint(1, theme.most_faults) if theme.faults else 0
+    faults = [draw_fault(chance, actors[:1], theme.faults) for _ in range(count)]
+    if theme.is_slow:
+        # Work so long that what is renewed is renewed, and a sleep in the middle of that.
+        slow = replace(faults[0], kind=FaultKind.SLOW, seconds=chance.choice((80.0, 150.0)))
+        faults = [
+            slow,
+            replace(slow, kind=faults[0].kind, call=chance.randint(1, 3), among="heartbeat", seconds=1_500.0),
+        ]
+    return History(shape, tuple(actors), tuple(faults), schedule=schedule)
+
+
+def draw_fault(chance: Chance, actors: Sequence[Actor], kinds: Sequence[FaultKind] = _KINDS) -> Fault:
+    """One thing that goes wrong for one of these actors: at any call, or at one of those that decide something."""
     actor = chance.choice(actors)
     number = chance.randrange(len(actor.jobs))
-    call = chance.randrange(1, JOBS[actor.jobs[number].kind].calls + 1)
-    kind = chance.choice(_KINDS)
+    sort = chance.choice(SORTS) if chance.random() < 0.6 else ""
+    most = _MOST_OF_SORT.get(sort, JOBS[actor.jobs[number].kind].calls)
+    call = chance.randint(1, most)
+    kind = chance.choice(kinds)
     seconds = 0.0
     if kind in (FaultKind.SLEEP_BEFORE, FaultKind.SLEEP_AFTER):
         seconds = chance.choice(_SLEEPS_S)
@@ -72,7 +109,7 @@ def draw_fault(chance: Chance, actors: list[Actor]) -> Fault:
         seconds = chance.choice((1.0, 20.0, 200.0))
     elif kind is FaultKind.CLOCK:
         seconds = chance.choice((-2.0, 2.0, 15.0))
-    return Fault(actor.name, number, call, kind, seconds)
+    return Fault(actor.name, number, call, kind, seconds, sort)
 
 
 def _draw_actor(chance: Chance, role: str, number: int, kinds: list[JobKind]) -> Actor:

@@ -1,6 +1,7 @@
 """A history: everything that decides a run, as a value that can be kept as JSON.
 
-The table's shape, who is at work on it with which jobs, what goes wrong, and who goes on when. `schedule` is a text
+The table's shape, who is at work on it with which jobs, what goes wrong, and who goes on when. Those in `before` have
+done their jobs, one after the other, when the others begin. `schedule` is a text
 that seeds the choices, or, in a history that was shrunk, `turns` say who went on for how many steps.
 """
 
@@ -68,17 +69,21 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """At the call with this number (from 1) of the actor's job with this number (from 0)."""
+    """At the call with this number (from 1) of the actor's job with this number (from 0).
+
+    With `among` only calls of that sort are counted (see `sort_of`).
+    """
 
     actor: str
     job: int
     call: int
     kind: FaultKind
     seconds: float = 0.0
+    among: str = ""
 
     def __str__(self) -> str:
         length = f" for {self.seconds:g} s" if self.seconds else ""
-        return f"{self.actor}: {self.kind.value}{length} at call {self.call} of job {self.job}"
+        return f"{self.actor}: {self.kind.value}{length} at {self.among} call {self.call} of job {self.job}"
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class History:
     faults: tuple[Fault, ...] = ()
     schedule: str = "0"
     turns: tuple[tuple[str, int], ...] | None = None
+    before: tuple[Actor, ...] = ()
 
     @property
     def size(self) -> int:
@@ -121,6 +127,7 @@ class History:
             faults=tuple(Fault(**{**each, "kind": FaultKind(each["kind"])}) for each in fields["faults"]),
             schedule=fields["schedule"],
             turns=None if turns is None else tuple((name, count) for name, count in turns),
+            before=tuple(_actor(each) for each in fields["before"]),
         )
 
 

@@ -15,9 +15,10 @@ from typing import Any
 from tablekeeper.config.simulation_options import AT_ONCE
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import PlanFlags, ServiceKind
+from tablekeeper.table.streaming import BATCH_KEY, WRITER_KEY, BatchCommittedError
 from tablekeeper.testing.history import Shape
 from tablekeeper.testing.story import deletes, drops, overwrites, puts
-from tablekeeper.testing.worker import CITIES, KEYS, Worker, rows_of, trips
+from tablekeeper.testing.worker import CITIES, KEYS, Worker, rows_of, rows_of_unsorted, trips
 
 __all__ = ["JOBS", "JobKind", "job"]
 
@@ -123,6 +124,18 @@ def delete_partitions(worker: Worker) -> None:
     worker.write(lambda _: worker.table.delete_partitions([city]), effect, may=(InvalidRequestError,))
 
 
+@job("driver", calls=70, weight=3)
+def batch(worker: Worker) -> None:
+    """The next batch of a stream that another driver may be running too: each is committed once."""
+    number = worker.chance.randrange(3)
+    rows = {"a": (KEYS["a"], 500.0 + number), f"batch-{number}": ("sf", 1.0)}
+    extra = {WRITER_KEY: "stream", BATCH_KEY: str(number)}
+    worker.name = f"batch-{number}"
+    worker.write(
+        lambda named: worker.table.upsert(trips(rows), extra={**named, **extra}), puts(rows), may=(BatchCommittedError,)
+    )
+
+
 # ---- table services
 
 
@@ -134,6 +147,24 @@ def _rewrite(worker: Worker, kind: ServiceKind, schedule: Callable[..., Any]) ->
     )
     if plan is not None and worker.chance.random() < 0.8:
         worker.attempt(kind.value, lambda: worker.table.execute(plan))
+
+
+@job("planner", calls=60, weight=1, fits=_takes_logs)
+def plan_firm(worker: Worker) -> None:
+    """Plan a compaction that stays until it is executed, and leave it to others."""
+    worker.attempt("schedule compaction", worker.table.schedule_compaction)
+
+
+@job("planner", calls=60, weight=1, fits=_takes_logs)
+def plan_mutable(worker: Worker) -> None:
+    """Plan a compaction that goes with its first attempt, and leave it to others."""
+    worker.attempt("schedule compaction", partial(worker.table.schedule_compaction, mutable=True))
+
+
+@job("planner", calls=10)
+def plans(worker: Worker) -> None:
+    """Look what waits."""
+    worker.attempt("plans", worker.table.plans)
 
 
 @job("compactor", calls=120, weight=3, fits=_takes_logs)
@@ -230,6 +261,41 @@ def read(worker: Worker) -> None:
     seen = worker.story.states[begin:]
     if not any(rows == _sorted(state) for state in seen):
         worker.story.complain("serializable", f"{worker.name} read {rows}, and the table never held that meanwhile")
+
+
+@job("reader", calls=20, weight=2)
+def read_as_of(worker: Worker) -> None:
+    """What a past moment held never changes; it may be refused once its files were cleaned."""
+    story = worker.story
+    moments = worker.attempt("timeline", worker.table.timeline)
+    if moments is None:
+        return
+    pending = [i.requested_at.value for i in moments.instants if i.is_pending]
+    settled = [time for time in story.commits if all(time < other for other in pending)]
+    if settled:
+        story.moments[max(settled)] = story.rows_as_of(max(settled))
+    for moment, expected in list(story.moments.items()):
+        frame = worker.attempt("read as of", partial(worker.table.read, as_of=moment), may=(InvalidRequestError,))
+        if frame is not None and moment in story.moments and rows_of(frame) != _sorted(expected):
+            story.complain("as of", f"{moment} reads as {rows_of(frame)} and was {_sorted(expected)}")
+
+
+@job("reader", calls=20, weight=3)
+def follow(worker: Worker) -> None:
+    """Read what changed since the last time, whoever read then: each change comes once."""
+    story = worker.story
+    cursor = story.cursor
+    changes = worker.attempt(
+        "follow", lambda: worker.table.changes_since(cursor, meta_columns=True), may=(InvalidRequestError,)
+    )
+    if changes is None or story.cursor != cursor:
+        return
+    story.cursor = changes.next
+    times = changes.rows.column("_hoodie_commit_time").to_pylist()
+    for time, row in zip(times, rows_of_unsorted(changes.rows), strict=True):
+        if (time, row[0]) in story.followed:
+            story.complain("once", f"the change of {row[0]} by {time} came twice")
+        story.followed[time, row[0]] = row
 
 
 @job("auditor", calls=45)

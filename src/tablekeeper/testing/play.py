@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tablekeeper.storage.memory import MemoryStorage, forget_memory
 from tablekeeper.testing.chance import chance_of
-from tablekeeper.testing.choosing import choose_by_seed, choose_by_turns
+from tablekeeper.testing.choosing import Chooser, choose_by_seed, choose_by_turns
 from tablekeeper.testing.history import Actor, History
 from tablekeeper.testing.jobs import JOBS
 from tablekeeper.testing.loop import Fiber, Loop, TooLongError
@@ -42,24 +42,29 @@ class Outcome:
         return self.story.complaints
 
 
-def play(history: History) -> Outcome:
-    """Let it happen, tidy up, and judge. The same history gives the same outcome, always."""
+def play(history: History, *, chooser: Chooser | None = None) -> Outcome:
+    """Let it happen, tidy up, and judge. The same history gives the same outcome, always.
+
+    `chooser` chooses instead of what the history says.
+    """
     logger = logging.getLogger("tablekeeper")
     level, logger.level = logger.level, logging.CRITICAL
     try:
-        return _Run(history).play()
+        return _Run(history, chooser).play()
     finally:
         logger.setLevel(level)
         forget_memory(_SPACE)
 
 
 class _Run:
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, chooser: Chooser | None) -> None:
         forget_memory(_SPACE)
         self._history = history
         turns = history.turns
-        self._chooser = choose_by_seed(history.schedule) if turns is None else choose_by_turns(turns)
-        self._loop = Loop(self._chooser)
+        seeded = choose_by_seed(history.schedule) if turns is None else choose_by_turns(turns)
+        self._chooser = chooser or seeded
+        self._is_preparing = True
+        self._loop = Loop(lambda ready: ready[0] if self._is_preparing else self._chooser(ready))
         self._story = Story()
         start = load_start(history.shape)
         self._loop.now_s = start.now_s
@@ -70,18 +75,27 @@ class _Run:
         self._note_first_writes()
 
     def play(self) -> Outcome:
-        fibers: list[Fiber] = []
-        for actor in self._history.actors:
-            fibers.append(self._begin(actor, 0))
-        if self._go(fibers):
-            caretaker = self._process(Actor("caretaker", ()), "caretaker")
-            fibers = [self._loop.spawn(caretaker, "caretaker", lambda: self._tidy(caretaker), is_main=True)]
-            if self._go(fibers):
-                judge(self._watch)
+        if self._has_happened() and self._is_tidy():
+            judge(self._watch)
         taken = replace(self._history, turns=tuple(self._chooser.turns))
         return Outcome(taken, self._story, self._loop.steps, frozenset(self._watch.coverage))
 
-    def _go(self, fibers: list[Fiber]) -> bool:
+    def _has_happened(self) -> bool:
+        for actor in self._history.before:
+            self._begin(actor, 0)
+            if not self._go():
+                return False
+        self._is_preparing = False
+        for actor in self._history.actors:
+            self._begin(actor, 0)
+        return self._go()
+
+    def _is_tidy(self) -> bool:
+        caretaker = self._process(Actor("caretaker", ()), "caretaker")
+        self._loop.spawn(caretaker, "caretaker", lambda: self._tidy(caretaker), is_main=True)
+        return self._go()
+
+    def _go(self) -> bool:
         """Run to the end; False if that cannot be."""
         try:
             self._loop.run()
@@ -110,7 +124,8 @@ class _Run:
             worker = self._worker(actor, process)
             for number in range(first, len(actor.jobs)):
                 job = actor.jobs[number]
-                post.job, post.calls, post.doing = number, 0, job.kind
+                post.job, post.doing = number, job.kind
+                post.calls.clear()
                 worker.name, worker.chance = f"{actor.name}-{number}", chance_of("job", job.kind, job.seed)
                 process.sleep(job.after_s)
                 self._watch.remark(process, f"begins {job.kind}")

@@ -17,7 +17,7 @@ from tablekeeper.testing.history import Fault, FaultKind
 from tablekeeper.testing.loop import Call, Died
 from tablekeeper.testing.process import Process
 
-__all__ = ["CHANGES", "SimulatedStorage", "Witness"]
+__all__ = ["CHANGES", "SORTS", "SimulatedStorage", "Witness", "sort_of"]
 
 T = TypeVar("T")
 
@@ -28,10 +28,31 @@ CHANGES = frozenset(
 """Calls that change the store; the others only look."""
 
 
+_SORTS = {
+    ".hoodie/timeline/": "timeline",
+    ".hoodie/.locks/": "lock",
+    ".hoodie/.heartbeat/": "heartbeat",
+    ".hoodie/metadata/": "metadata table",
+    ".hoodie/": "",
+}
+SORTS = ("timeline", "lock", "heartbeat", "metadata table", "deleting", "publishing")
+"""Sorts of calls that decide something."""
+
+
+def sort_of(call: Call) -> str:
+    """Which sort of changing call this is, empty if none that matters."""
+    if not call.changes:
+        return ""
+    for prefix, sort in _SORTS.items():
+        if call.path.startswith(prefix):
+            return sort
+    return "deleting" if call.kind.startswith("delete") else "publishing"
+
+
 class Witness(Protocol):
     """Sees every call of every process."""
 
-    def fault_at(self, process: Process) -> Fault | None:
+    def fault_at(self, process: Process, call: Call) -> Fault | None:
         """What goes wrong at the call that the process is about to make; asked once a call."""
         ...
 
@@ -142,7 +163,7 @@ class SimulatedStorage:
         if process.loop.current is None:
             return call()
         process.loop.park(call=about_to)
-        fault = witness.fault_at(process)
+        fault = witness.fault_at(process, about_to)
         if fault is not None:
             self._before(fault, path)
         try:

@@ -7,7 +7,7 @@ completed. Each write has a name of its own in its commit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tablekeeper.testing.loop import Call
@@ -66,6 +66,7 @@ class Write:
     effect: Effect
     said: str = ""
     instant: str = ""
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +104,30 @@ class Story:
     removed: set[str] = field(default_factory=set)
     lost_to: list[tuple[str, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    fenced: list[str] = field(default_factory=list)
+    moments: dict[str, Rows] = field(default_factory=dict)
+    cursor: str = "earliest"
+    followed: dict[tuple[str, str], tuple[str, str, float]] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     def rows(self) -> Rows:
         """What the table must hold now."""
-        table: Rows = {}
-        for commit in sorted(self.commits.values(), key=lambda each: (each.completed_at, each.requested_at)):
-            commit.effect(table)
-        return table
+        return _rows_after(self.commits.values())
+
+    def rows_as_of(self, moment: str) -> Rows:
+        """What it must hold as of a requested time, if nothing that began before is unfinished."""
+        return _rows_after(commit for commit in self.commits.values() if commit.requested_at <= moment)
 
     def complain(self, invariant: str, what: str) -> None:
         """An invariant does not hold."""
         text = f"{invariant}: {what}"
         if text not in self.complaints:
             self.complaints.append(text)
+
+
+def _rows_after(commits: Iterable[Commit]) -> Rows:
+    table: Rows = {}
+    for commit in sorted(commits, key=lambda each: (each.completed_at, each.requested_at)):
+        commit.effect(table)
+    return table

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 
 from tablekeeper.config.simulation_options import AT_ONCE
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.testing.story import Story, puts
 from tablekeeper.testing.watch import Watch
-from tablekeeper.testing.worker import KEYS, Worker, trips
+from tablekeeper.testing.worker import KEYS, Worker, rows_of, trips
 from tablekeeper.timeline import Timeline, load_timeline, load_written_paths
 from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.properties_file import load_table_config
@@ -98,7 +98,7 @@ def said(watch: Watch) -> None:
         if count > 1:
             story.complain("once", f"{name} landed {count} times")
     for write in story.writes.values():
-        if write.said == "refused" and landed[write.name]:
+        if write.said == "refused" and not write.is_shared and landed[write.name]:
             story.complain("said", f"{write.name} was refused, and is there as {instants[write.name]}")
         is_owed = write.said == "committed" and write.instant and not _may_be_gone(story, write.instant)
         if is_owed and instants.get(write.name) != write.instant:
@@ -177,6 +177,42 @@ def missing_partitions(watch: Watch) -> None:
     logs = [s.group.file_id for s in watch.table.files() if s.logs]
     if logs:
         watch.story.complain("missing partitions", f"{logs} were never compacted")
+
+
+@invariant
+def live(watch: Watch) -> None:
+    """Where nothing goes wrong nobody is taken for dead."""
+    if watch.is_calm:
+        for name in watch.story.fenced:
+            watch.story.complain("live", f"{name} was fenced, and nothing had happened to it")
+
+
+@invariant
+def followed(watch: Watch) -> None:
+    """Whoever follows the changes has seen every row that is there, unless commits were taken back or are cleaned."""
+    story = watch.story
+    if story.cursor == "earliest" or story.withdrawable:
+        return
+    try:
+        rest = watch.table.changes_since(story.cursor).rows
+    except InvalidRequestError:
+        return
+    seen = {row[0] for row in story.followed.values()} | set(rest.column("id").to_pylist())
+    missed = sorted(set(story.rows()) - seen)
+    if missed:
+        story.complain("once", f"the changes of {missed} never came")
+
+
+@invariant
+def as_of(watch: Watch) -> None:
+    """Past moments read as they did."""
+    for moment, expected in watch.story.moments.items():
+        try:
+            found = rows_of(watch.table.read(as_of=moment))
+        except InvalidRequestError:
+            continue
+        if found != sorted((key, city, fare) for key, (city, fare) in expected.items()):
+            watch.story.complain("as of", f"{moment} reads as {found} and was {expected}")
 
 
 @invariant

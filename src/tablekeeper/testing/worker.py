@@ -30,7 +30,7 @@ from tablekeeper.testing.chance import Chance
 from tablekeeper.testing.process import Process
 from tablekeeper.testing.story import NAME_KEY, Effect, Story, Write
 
-__all__ = ["CITIES", "KEYS", "SCHEMA", "Worker", "open_table", "rows_of", "trips"]
+__all__ = ["CITIES", "KEYS", "SCHEMA", "Worker", "open_table", "rows_of", "rows_of_unsorted", "trips"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,12 @@ def trips(rows: Mapping[str, tuple[str, float]]) -> pa.Table:
 
 def rows_of(frame: pa.Table) -> list[tuple[str, str, float]]:
     """What a read returned, in an order that can be compared."""
-    return sorted(zip(*(frame.column(name).to_pylist() for name in ("id", "city", "fare")), strict=True))
+    return sorted(rows_of_unsorted(frame))
+
+
+def rows_of_unsorted(frame: pa.Table) -> list[tuple[str, str, float]]:
+    """The same in the order in which it came."""
+    return list(zip(*(frame.column(name).to_pylist() for name in ("id", "city", "fare")), strict=True))
 
 
 def open_table(
@@ -84,12 +89,14 @@ class Worker:
         may: Sequence[type[TablekeeperError]] = (),
     ) -> Any:
         """Make a write, and note what was said of it. `do` gets the extra metadata that names it."""
-        write = Write(self.name, effect)
-        self.story.writes[write.name] = write
+        # Two drivers of a stream make the same write: what one of them was told says nothing about it.
+        is_shared = self.name in self.story.writes
+        write = self.story.writes.setdefault(self.name, Write(self.name, effect, is_shared=is_shared))
+        write.is_shared |= is_shared
         try:
             result = do({NAME_KEY: write.name})
         except TablekeeperError as error:
-            write.said = "" if self._is_open(error) else "refused"
+            write.said = "" if self._is_open(error) or write.said == "committed" else "refused"
             self.told(error, write.name, may=may)
             return None
         write.said, write.instant = "committed", result.instant.value
@@ -111,6 +118,8 @@ class Worker:
         """An error reached the caller."""
         kind = what.partition(" ")[0].rpartition("-")[0] or what
         self.story.counts[f"{kind} {type(error).__name__}"] += 1
+        if isinstance(error, FencedError) and what in self.story.writes:
+            self.story.fenced.append(what)
         if isinstance(error, ConflictError):
             self.story.lost_to.append((what, error.beaten_by))
         if isinstance(error, (*_REFUSED, EmptyWriteError, *may)) or (self.is_hurt and self._is_open(error)):

@@ -1,0 +1,161 @@
+"""What histories are about: a theme says who meets whom, when, and what goes wrong, so that seeds are not spent on
+processes that never get into each other's way.
+
+Each actor has a slot: its roles or jobs, and the pauses before its jobs. Faults hit the first actor. To add a theme,
+add it to `THEMES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tablekeeper.testing.history import FaultKind, Shape
+
+__all__ = ["ANYTHING", "THEMES", "Slot", "Theme"]
+
+_AT_ONCE = (0.0, 0.0, 0.05, 0.2)
+_LATER = (400.0, 600.0, 1.0)
+"""After the lease and the heartbeat of a sleeper are over, and then one after the other."""
+
+_SLEEPS = (FaultKind.SLEEP_BEFORE, FaultKind.SLEEP_AFTER)
+_DEATHS = (FaultKind.DEATH_BEFORE, FaultKind.DEATH_AFTER)
+_ERRORS = (FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER)
+_SERVICES = ("compact", "log_compact", "cluster")
+_WRITES = ("upsert", "upsert", "delete", "insert", "insert_overwrite", "bulk_insert")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One actor: what it may do, at least and at most so often, and how long it waits before."""
+
+    jobs: tuple[str, ...]
+    pauses_s: tuple[float, ...] = _AT_ONCE
+    least: int = 1
+    most: int = 2
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Actors, and what goes wrong for the first of them. No shapes are all shapes, no kinds are no faults."""
+
+    name: str
+    slots: tuple[Slot, ...]
+    faults: tuple[FaultKind, ...] = ()
+    most_faults: int = 1
+    shapes: Sequence[Shape] = ()
+    repeats_tasks: float = 0.1
+    skews_s: tuple[float, ...] = (0.0,)
+    is_slow: bool = False
+
+
+ANYTHING = "anything"
+"""The theme without one: any actors, any faults."""
+
+THEMES: dict[str, Theme] = {
+    theme.name: theme
+    for theme in (
+        Theme(
+            "sleeping writer",
+            (
+                Slot((*_WRITES, "delete_partitions", "insert_overwrite_table"), most=1),
+                Slot(("upsert", "upsert", "delete", "compact", "cluster", "clean"), _LATER, least=2, most=3),
+                Slot(("execute_waiting", "clean", "archive", "read", "cluster", "compact"), _LATER, most=2),
+            ),
+            _SLEEPS,
+        ),
+        Theme(
+            "takeover",
+            (
+                Slot(_SERVICES, most=1),
+                Slot(("execute_waiting", "execute_waiting", "clean_at_once"), _LATER, most=3),
+                Slot(("upsert", "delete", "read", "clean", "archive"), (*_LATER, 0.0), most=3),
+            ),
+            (*_SLEEPS, *_SLEEPS, *_DEATHS),
+            most_faults=2,
+        ),
+        Theme(
+            "asleep in a renewal",
+            (
+                Slot((*_SERVICES, "upsert"), most=1),
+                Slot(("execute_waiting", "clean"), _LATER, most=2),
+                Slot(("upsert", "clean", "archive"), _LATER, least=2, most=3),
+            ),
+            _SLEEPS,
+            is_slow=True,
+        ),
+        Theme(
+            "meeting",
+            (
+                Slot(_WRITES),
+                Slot(_WRITES),
+                Slot((*_WRITES, *_SERVICES, "clean", "archive")),
+                Slot((*_SERVICES, "read")),
+            ),
+        ),
+        Theme(
+            "many executors",
+            (
+                Slot(_SERVICES, most=2),
+                Slot(("execute_waiting",), most=2),
+                Slot(("execute_waiting", "cancel", "clean_at_once", "upsert"), most=2),
+                Slot(("clean", "clean_at_once", "cancel", "delete"), most=2),
+            ),
+            (*_DEATHS, *_SLEEPS, FaultKind.SLOW),
+        ),
+        Theme(
+            "sleeping keeper",
+            (
+                Slot(
+                    ("clean", "clean_at_once", "archive", "rollback_newest", "cancel", "compact_metadata_table"), most=1
+                ),
+                Slot(("upsert", "cluster", "compact", "delete_partitions"), _LATER, least=2, most=3),
+                Slot(("clean", "archive", "execute_waiting", "upsert"), _LATER, most=2),
+            ),
+            (*_SLEEPS, *_DEATHS),
+        ),
+        Theme(
+            "ways back",
+            (
+                Slot(("savepoint", "restore", "rollback_newest"), (0.0, 0.5), least=2, most=3),
+                Slot(("upsert", "upsert", "delete", "insert_overwrite"), (0.1, 1.0, 30.0), least=2, most=3),
+                Slot(("restore", "clean", "archive", "read", "compact"), (1.0, 30.0, 400.0), most=2),
+            ),
+            (*_SLEEPS, *_DEATHS, *_ERRORS),
+        ),
+        Theme(
+            "upkeep",
+            (
+                Slot(("upsert", "upsert", "delete", "insert_overwrite"), (0.0, 10.0), least=3, most=5),
+                Slot((*_SERVICES, "clean", "archive"), (0.0, 5.0, 10.0), least=3, most=5),
+                Slot(("clean", "archive", "read", "compact_metadata_table"), (0.0, 5.0, 10.0), least=2, most=4),
+            ),
+            (*_DEATHS, *_ERRORS),
+        ),
+        Theme(
+            "metadata",
+            (
+                Slot(("compact_metadata_table",), (0.0, 0.1, 5.0), most=3),
+                Slot((*_WRITES, "clean"), (0.0, 0.1, 5.0), least=2, most=4),
+                Slot((*_SERVICES, "rollback_newest", "upsert"), (0.0, 0.1, 5.0), most=3),
+            ),
+            (*_DEATHS, *_SLEEPS, *_ERRORS),
+            shapes=(Shape("mor", metadata=True), Shape("cow", metadata=True)),
+        ),
+        Theme(
+            "drivers",
+            (
+                Slot(("batch",), (0.0, 0.1, 400.0), least=2, most=3),
+                Slot(("batch",), (0.0, 0.1, 400.0), least=2, most=3),
+                Slot(("upsert", "archive", "clean", "follow"), (0.0, 0.1, 1.0, 400.0), least=2, most=3),
+            ),
+            (*_DEATHS, *_SLEEPS, *_ERRORS),
+        ),
+        Theme(
+            "wrong clocks",
+            (Slot(_WRITES, most=3), Slot(_WRITES, (0.0, 1.0, 400.0)), Slot((*_SERVICES, "clean"), (0.0, 1.0, 400.0))),
+            (*_DEATHS, FaultKind.CLOCK),
+            skews_s=(0.0, -5.0, 5.0, 30.0, 40_000.0),
+        ),
+    )
+}
