@@ -26,7 +26,7 @@ def _row(name: str) -> str:
 
 
 def _java_rows() -> list[str]:
-    rows = ["| setting of Java | what becomes of it |", "|---|---|"]
+    rows = ["| setting of Java | what happens to it |", "|---|---|"]
     rows += [f"| `{name}` | compared with the table: {claim.value} |" for name, claim in CLAIMS.items()]
     rows += [f"| `{name}` | counts as `{option}` |" for name, option in RENAMED.items()]
     for name, refusal in REFUSED.items():

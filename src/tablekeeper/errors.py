@@ -96,7 +96,7 @@ class LockNotAcquiredError(TablekeeperError):
 
 
 class PlanHeldError(TablekeeperError):
-    """Another process is at work on the plan: leave it to that one, or try again once its heartbeat has lapsed."""
+    """Another process is executing the plan: leave it to that one, or try again once its heartbeat has lapsed."""
 
     def __init__(self, message: str, *, instant: str, heartbeat_age_s: float) -> None:
         super().__init__(message)

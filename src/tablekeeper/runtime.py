@@ -135,7 +135,7 @@ class Event(Protocol):
     """Something that one thread waits for and another one reports."""
 
     def set(self) -> None:
-        """Report it: whoever waits goes on."""
+        """Report it: those who wait go on."""
         ...
 
     def clear(self) -> None:
@@ -167,7 +167,7 @@ class Threads:
         return threading.Event()
 
     def pool(self, width: int, *, name: str) -> Pool:
-        """At most `width` threads for a library that wants to own them; whoever asked shuts them down."""
+        """At most `width` threads for a library that wants to own them; the caller shuts them down."""
         return ThreadPoolExecutor(max_workers=width, thread_name_prefix=name)
 
     def call_within(self, seconds: float, function: Callable[[], T], *, name: str) -> T:

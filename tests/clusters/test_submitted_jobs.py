@@ -1,6 +1,6 @@
 """Jobs of the engine `spark-submit` on a real cluster, while the instance that started them is killed.
 
-Whoever takes an operation over goes on with the job that is there: the cluster sees one program, the timeline one
+An instance that takes an operation over goes on with its job: the cluster sees one program, the timeline one
 compaction.
 """
 

@@ -93,7 +93,7 @@ def test_the_later_of_two_writers_gives_way_before_it_writes(client: Client) -> 
     refused: list[ConflictError] = []
 
     def lose() -> None:
-        with pytest.raises(ConflictError, match="still at work on the same file groups") as caught:
+        with pytest.raises(ConflictError, match="still writing to the same file groups") as caught:
             client.upsert(("a", "sf", 3, 3.0))
         refused.append(caught.value)
 

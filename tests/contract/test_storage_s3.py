@@ -72,8 +72,8 @@ def test_a_creation_that_was_not_carried_out_is_tried_again(
 def test_a_creation_in_doubt_is_lost_if_someone_else_was_first_even_with_the_same_bytes(
     server: MotoServer, store: ObjectStorage
 ) -> None:
-    rival = ObjectStorage(store.spec.uri, options=store.spec.options)
-    assert rival.put_if_absent("a", b"same")
+    other = ObjectStorage(store.spec.uri, options=store.spec.options)
+    assert other.put_if_absent("a", b"same")
     server.fail("PUT", "/a", status=503)
     assert store.put_if_absent("a", b"same") is False
 
@@ -113,11 +113,11 @@ def test_a_replacement_in_doubt_is_lost_if_someone_else_was_first(server: MotoSe
     store.put("lock", b"0")
     seen = store.read_versioned("lock")
     assert seen is not None
-    rival = ObjectStorage(store.spec.uri, options=store.spec.options)
-    assert rival.replace("lock", b"rival", version=seen.version)
+    other = ObjectStorage(store.spec.uri, options=store.spec.options)
+    assert other.replace("lock", b"other", version=seen.version)
     server.fail("PUT", "/lock", status=503)
     assert store.replace("lock", b"mine", version=seen.version) is None
-    assert store.read("lock") == b"rival"
+    assert store.read("lock") == b"other"
 
 
 def test_a_replacement_that_never_succeeds_ends_with_an_open_outcome(server: MotoServer, store: ObjectStorage) -> None:

@@ -1,4 +1,4 @@
-"""A write of ours that died is rolled back by whoever comes next, Java or us, and leaves nothing behind."""
+"""A write of ours that died is rolled back by the next writer, Java or us, and leaves nothing behind."""
 
 from __future__ import annotations
 

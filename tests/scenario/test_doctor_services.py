@@ -123,7 +123,7 @@ def test_a_plan_that_somebody_is_at_work_on_is_left_alone(world: World, service:
     report = world.table.doctor(fix=True)
     (finding,) = report.findings
     assert (finding.kind, finding.severity) == ("running-service", Severity.INFO)
-    assert f"{process_name()} is at work on it, last heartbeat" in finding.meaning
+    assert f"{process_name()} is executing it, last heartbeat" in finding.meaning
     found = _find(world, plan)
     assert found is not None
     assert found.state is State.INFLIGHT
@@ -159,7 +159,7 @@ def test_an_attempt_without_heartbeat_may_be_javas_until_it_has_been_silent_for_
     world.clock.advance(LAPSED_S - 1)
     report = world.table.doctor(fix=True)
     assert [(f.kind, f.repair) for f in report.findings] == [("stopped-service", None)]
-    assert "if it is at work, wait" in report.findings[0].advice
+    assert "if it still runs, wait" in report.findings[0].advice
     name = f"aaaa-0_0-0-0_{plan.instant}.parquet"
     create_marker(world.storage, instant=plan.instant.value, partition="sf", file_name=name, kind=MarkerKind.CREATE)
     world.storage.put(f"sf/{name}", b"a file that Java is writing")
@@ -387,7 +387,7 @@ def test_files_that_a_completed_service_does_not_name_are_deleted(world: World, 
     stray = f"{partition}/{'f' * 8}-0_{name.partition('_')[2]}"
     world.storage.put(stray, as_written_to(stray, world.storage.read(named)))
     assert len(world.rows()) > len(ROWS), "an earlier attempt's file shows its rows a second time: that is the danger"
-    assert not world.table.doctor(fix=True).repairs, "a task may still be at work"
+    assert not world.table.doctor(fix=True).repairs, "a task may still be running"
     world.clock.advance(LAPSED_S + 1)
     report = world.table.doctor()
     (finding,) = report.findings

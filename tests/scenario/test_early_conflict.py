@@ -1,4 +1,4 @@
-"""Early conflict detection: the later of two writers on a file group gives way before it writes data.
+"""Early conflict detection: the later of two writers on a file group yields before it writes data.
 
 The earlier writer is in the middle of its work: its files are written, its markers are there, its commit is not.
 """
@@ -83,7 +83,7 @@ def test_the_later_writer_gives_way_before_it_writes_and_is_told_to_whom_and_whe
     def lose(other: tk.Table) -> None:
         (earlier,) = pending(arena.table)
         before = listing(arena.storage)
-        with pytest.raises(ConflictError, match="still at work on the same file groups") as info:
+        with pytest.raises(ConflictError, match="still writing to the same file groups") as info:
             other.upsert(trips(("a", "sf", 3, 3.0)))
         assert info.value.beaten_by == earlier
         assert info.value.instant > earlier
@@ -118,7 +118,7 @@ def test_a_bucket_that_both_create_is_found_although_their_file_ids_differ(build
     arena = Arena(builder, builder.create(table_type="mor", options={**ONE_BUCKET, **ON}))
 
     def lose(other: tk.Table) -> None:
-        with pytest.raises(ConflictError, match="still at work"):
+        with pytest.raises(ConflictError, match="still writing"):
             other.upsert(trips(("b", "sf", 3, 3.0)))
         other.upsert(trips(("b", "la", 3, 3.0)))
 
@@ -144,7 +144,7 @@ def test_all_file_groups_are_announced_before_the_first_data_is_written(builder:
 
     def lose(other: tk.Table) -> None:
         for city in cities:
-            with pytest.raises(ConflictError, match="still at work"):
+            with pytest.raises(ConflictError, match="still writing"):
                 other.upsert(trips((city, city, 3, 3.0)))
             refused.append(city)
 
@@ -158,7 +158,7 @@ def test_markers_of_a_writer_whose_heartbeat_has_lapsed_stop_nobody() -> None:
     world = World(options={**ON, **never})
     world.upsert(trips(("a", "sf", 1, 1.0)))
     world.crash(trips(("a", "sf", 2, 2.0)))
-    with pytest.raises(ConflictError, match="still at work"):
+    with pytest.raises(ConflictError, match="still writing"):
         world.upsert(trips(("a", "sf", 3, 3.0)))
     world.clock.advance(LAPSED_S)
     world.upsert(trips(("a", "sf", 3, 3.0)))
@@ -176,7 +176,7 @@ def test_markers_that_the_timeline_server_of_java_keeps_are_seen(builder: TableB
     name = encode_base_name(file_id=group.file_id, write_token="1-2-3", instant=EARLIER)
     storage.put(f".hoodie/.temp/{EARLIER}/MARKERS.type", b"TIMELINE_SERVER_BASED")
     storage.put(f".hoodie/.temp/{EARLIER}/MARKERS0", f"sf/{name}.marker.MERGE{tail}".encode("latin-1"))
-    with pytest.raises(ConflictError, match="still at work") as caught:
+    with pytest.raises(ConflictError, match="still writing") as caught:
         table.upsert(trips(("a", "sf", 2, 2.0)))
     assert caught.value.beaten_by == EARLIER
 
@@ -246,7 +246,7 @@ def test_without_retries_the_conflict_is_raised_at_once(builder: TableBuilder) -
     table.upsert(trips(("a", "sf", 1, 1.0)))
     put_writer(builder.storage(table), *(s.group for s in table.files()))
     clock = FakeClock(SYSTEM_RUNTIME.clock.now_ms())
-    with pytest.raises(ConflictError, match="still at work"):
+    with pytest.raises(ConflictError, match="still writing"):
         builder.through(table, runtime=Runtime(clock=clock)).upsert(trips(("a", "sf", 3, 3.0)))
     assert clock.slept_s == []
 
@@ -256,7 +256,7 @@ def test_a_retry_does_not_wait_for_the_earlier_writer_longer_than_for_the_lock(b
     table.upsert(trips(("a", "sf", 1, 1.0)))
     put_writer(builder.storage(table), *(s.group for s in table.files()))
     clock = FakeClock(SYSTEM_RUNTIME.clock.now_ms())
-    with pytest.raises(ConflictError, match="still at work"):
+    with pytest.raises(ConflictError, match="still writing"):
         builder.through(table, runtime=Runtime(clock=clock)).upsert(trips(("a", "sf", 3, 3.0)), retries=1)
     assert 20 <= sum(clock.slept_s) < 25
 
@@ -266,7 +266,7 @@ def test_a_writer_that_announces_itself_later_is_seen_before_the_next_wave_of_ta
     put_writer(arena.storage)
     last = next(s.group for s in table.files(partitions=["c5"]))
     arena.meanwhile(lambda _: put_writer(builder.storage(table), last), when=writes_data)
-    with pytest.raises(ConflictError, match="still at work") as caught:
+    with pytest.raises(ConflictError, match="still writing") as caught:
         arena.writer.upsert(six_rows(ts=2))
     assert caught.value.file_groups == (str(last),)
     assert len([path for path in arena.storage.paths("open_output") if path.endswith(".parquet")]) == 4

@@ -54,7 +54,7 @@ def test_a_flipped_byte_is_detected_or_does_no_harm(world: World, number: int) -
     data = world.storage.read(path)
     expected = world.rows()
     table, storage = world.table, world.storage
-    unseen = []
+    missed = []
     for at in _places(data, file=path):
         for mask in MASKS:
             storage.put(path, data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :])
@@ -64,8 +64,8 @@ def test_a_flipped_byte_is_detected_or_does_no_harm(world: World, number: int) -
                 continue
             rows = sorted(zip(*(frame.column(name).to_pylist() for name in ("id", "fare")), strict=True))
             if rows != expected:
-                unseen.append((at, mask))
-    assert not unseen
+                missed.append((at, mask))
+    assert not missed
 
 
 STRIDE = 1 if os.environ.get("TABLEKEEPER_EVERY_FLIP") else 23
@@ -107,7 +107,7 @@ def test_the_doctor_does_not_call_a_table_healthy_that_has_other_rows(make: Call
     world, path = _damaged_world(make, part)
     data, expected = world.storage.read(path), world.table.read()
     unprotected = _unprotected(data, file=path)
-    unseen = []
+    missed = []
     tried = 0
     for at in range(0, len(data), STRIDE):
         for mask in MASKS:
@@ -118,6 +118,6 @@ def test_the_doctor_does_not_call_a_table_healthy_that_has_other_rows(make: Call
             except TablekeeperError:
                 same = False
             if not same and at not in unprotected and world.table.doctor(deep=True).is_healthy:
-                unseen.append((at, mask))
+                missed.append((at, mask))
     assert tried
-    assert not unseen
+    assert not missed

@@ -1,6 +1,6 @@
 """Keys that a compaction left out because they were deleted, and that came back before it was done.
 
-Whoever writes while a compaction waits looks keys up in the base file of before, which has them still. The row goes
+A write while a compaction waits looks keys up in the earlier base file, which still has them. The row goes
 into a log of that file group, and lies on top of a base file without the key once the compaction is done. Those who
 come later have to find it there: another row for the key would double it, and a deletion would pass it by.
 """

@@ -200,7 +200,7 @@ def test_the_only_commit_can_go(world: World) -> None:
 
 def test_a_dead_write_goes_and_a_live_one_is_refused(world: World) -> None:
     pending = world.crash(SECOND)
-    with pytest.raises(InvalidRequestError, match="its writer is at work"):
+    with pytest.raises(InvalidRequestError, match="its writer is alive"):
         world.table.rollback(pending)
     world.clock.advance(LAPSED_S)
     result = world.table.rollback(pending)

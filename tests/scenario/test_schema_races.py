@@ -1,4 +1,4 @@
-"""Two writers, one of whom changes the schema: no column and no value is lost, whoever comes first."""
+"""Two writers, one of whom changes the schema: no column and no value is lost, no matter who comes first."""
 
 from __future__ import annotations
 

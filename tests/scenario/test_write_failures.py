@@ -1,5 +1,5 @@
 """A store that fails, or a process that dies, at any single step of any write: readers see the rows from before or
-those from after, never a mix, and whoever writes next succeeds and clears up.
+those from after, never a mix, and the next write succeeds and clears up.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ RIVALS = st.lists(st.tuples(SHARES, st.integers(0, 9), st.sampled_from([None, 60
 def test_nothing_starves(
     share: tuple[str, str],
     priority: int,
-    rivals: list[tuple[tuple[str, str], int, float | None]],
+    others: list[tuple[tuple[str, str], int, float | None]],
     slots: int,
     run_steps: int,
 ) -> None:
@@ -240,7 +240,7 @@ def test_nothing_starves(
     for step in range(1000):
         running = [(queue, owner, left - 1) for queue, owner, left in running if left > 1]
         waiting = [queued(1, queue=share[0], owner=share[1], priority=priority, waited_s=step * step_s)]
-        for number, ((queue, owner), rank, deadline_s) in enumerate(rivals * slots, start=2):
+        for number, ((queue, owner), rank, deadline_s) in enumerate(others * slots, start=2):
             waiting.append(queued(number, queue=queue, owner=owner, priority=rank, deadline_in_s=deadline_s))
         load = Load(
             tuple(waiting),
@@ -376,7 +376,7 @@ def test_alarms_fire_by_rule_and_subject() -> None:
             {},
             {},
             "0 operations are more urgent. Its turn comes by priority 5, plus 2 for the age of what waits with it, "
-            "with 0 of queue default and 0 of owner default in it at work, after 1200 s.",
+            "with 0 of queue default and 0 of owner default running in it, after 1200 s.",
         ),
         ({"status": Status.RUNNING, "instance_id": "i", "lease_until_ms": NOW_MS + 9000}, {}, {}, "lasts 9 s"),
         ({"status": Status.FAILED, "note": "disk full"}, {}, {}, "It is failed: disk full"),

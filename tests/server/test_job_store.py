@@ -345,7 +345,7 @@ def test_a_table_is_looked_at_by_one_instance(store: SqlJobStore, store_clock: S
     store.notice_commit(table_id)
     assert store.claim_looks(10, hold_s=60) == [], "held"
     store_clock.advance(60)
-    assert len(store.claim_looks(10, hold_s=60)) == 1, "whoever held it is gone"
+    assert len(store.claim_looks(10, hold_s=60)) == 1, "its holder is gone"
 
 
 def test_a_commit_during_a_look_causes_another(store: SqlJobStore, store_clock: StoreClock, table_id: int) -> None:
@@ -395,7 +395,7 @@ def test_operations_are_listed_newest_first_by_page_and_filter(store: SqlJobStor
 
 
 def test_a_table_with_work_under_way_is_not_removed(store: SqlJobStore, running: Operation) -> None:
-    with pytest.raises(InvalidRequestError, match="at work"):
+    with pytest.raises(InvalidRequestError, match="running operations"):
         store.remove_table(running.table_id)
     store.settle(running.lease, Signal.COMPLETE, note="")
     store.remove_table(running.table_id)

@@ -1,4 +1,4 @@
-"""What keeps operations from starting: limits that hold whoever claims at the same moment, and windows of the day."""
+"""What keeps operations from starting: limits, however many claim at the same moment, and windows of the day."""
 
 from __future__ import annotations
 

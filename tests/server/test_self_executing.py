@@ -1,6 +1,6 @@
 """Hosted but self-executing: a writer hands its plans over to the service, and executes them itself all the same.
 
-Whoever comes second finds a plan held or done, and says so: nothing is executed twice, and nobody reports an error.
+The second one finds a plan held or done, and says so: nothing is executed twice, and nobody reports an error.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ def test_a_service_that_another_process_is_at_work_on_has_not_failed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def held(_: InlineService) -> list[object]:
-        raise PlanHeldError("the service is at work on it", instant="20261118120000000", heartbeat_age_s=1.0)
+        raise PlanHeldError("the service is executing it", instant="20261118120000000", heartbeat_age_s=1.0)
 
     written = make_table(tmp_path, "t").upsert(rows(1))
     result = run_inline(written, [InlineService("clean", only_plans=False)], held)
-    assert result.notes == ("clean is left to who is at work on it: the service is at work on it",)
-    assert [each.levelname for each in caplog.records if "at work on it" in each.message] in ([], ["INFO"])
+    assert result.notes == ("clean is left to its executor: the service is executing it",)
+    assert [each.levelname for each in caplog.records if "executing it" in each.message] in ([], ["INFO"])

@@ -1,6 +1,6 @@
 """Instances that die or sleep with work under way: real processes on one database, killed and stopped by signals.
 
-Nothing is lost, nothing is executed twice, and whoever wakes up late is fenced.
+Nothing is lost, nothing is executed twice, and an instance that wakes up late is fenced.
 """
 
 from __future__ import annotations

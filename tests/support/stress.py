@@ -1,6 +1,6 @@
 """A stress run: processes upsert overlapping keys into one table while table services rewrite, clean and archive it.
 
-Whoever is at work may be killed at any time, and is started again. What must hold afterwards is in `stress_judge.py`.
+Any process may be killed at any time, and is started again. What must hold afterwards is in `stress_judge.py`.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Crew:
         deadline = time.monotonic() + _START_S
         while len(self.at_work()) < len(self._running):
             if time.monotonic() > deadline:
-                raise AssertionError(f"after {_START_S} s only {self.at_work()} are at work")
+                raise AssertionError(f"after {_START_S} s only {self.at_work()} are running")
             SYSTEM_RUNTIME.clock.sleep(0.1)
 
     def kill(self, member: Member) -> None:

@@ -1,4 +1,4 @@
-"""The judgement on a stress run, which knows the journals and the table. What must hold, whoever was killed when:
+"""The judgement on a stress run, which knows the journals and the table. What must hold, no matter who was killed when:
 
 - a write that reported success is in the table's past, once, under the instant and completion time that it was told;
 - a write that reported a conflict is not; one whose writer was killed is there whole or not at all;
@@ -7,7 +7,7 @@
   conflict;
 - no write ever lost to a plan that is cancellable, and each table service succeeded at least once;
 - when all heartbeats have lapsed, a clean leaves no plan that is older than its limit; plans that stay are executed
-  by whoever comes; then nothing is pending, and no data file is left over;
+  by the next process; then nothing is pending, and no data file is left over;
 - the doctor mends what litter there is, and finds nothing more.
 """
 

@@ -1,8 +1,7 @@
 """Text of tables for a terminal: control characters are shown, never obeyed.
 
-Names and cells come from whoever wrote the table. An escape sequence in one of them could recolour the screen, move the
-cursor or hide a line.
-"""
+Names and cells come from the writers of the table. An escape sequence in one of them could recolour the screen, move
+the cursor or hide a line."""
 
 from __future__ import annotations
 

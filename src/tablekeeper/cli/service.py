@@ -267,7 +267,7 @@ def logs(
 def cancel(
     operation: OperationId,
     *,
-    reason: Annotated[str, typer.Option(help="Shown to whoever asks later.")] = "",
+    reason: Annotated[str, typer.Option(help="Shown with the operation later.")] = "",
     url: Url = "http://localhost:9091",
     as_json: AsJson = False,
     debug: Debug = False,

@@ -197,7 +197,7 @@ def cancel(
 def plans(
     call: TableCall,
 ) -> None:
-    """Plans that wait on the timeline: how old, how large, and who is at work on them."""
+    """Plans that wait on the timeline: how old, how large, and who holds them."""
     call.show_listing(call.open().plans())
 
 

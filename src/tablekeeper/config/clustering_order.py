@@ -1,4 +1,4 @@
-"""How a clustering lays rows out, and the names under which a plan carries that to whoever executes it.
+"""How a clustering lays rows out, and the names under which a plan carries that to its executor.
 
 Java's executor reads the sort columns from the plan and everything else from its own settings; we write the rest
 into the plan as well, under the names of those settings, so that our executors need none.

@@ -150,7 +150,7 @@ class LockSettings(Settings):
         least=1,
     )
     retries: int = setting(
-        _LOCK + "client.num_retries", 0, "How many more attempts follow one that waited in vain.", least=0
+        _LOCK + "client.num_retries", 0, "How many more attempts follow one that timed out.", least=0
     )
     retry_pause_ms: int = setting(
         _LOCK + "client.wait_time_ms_between_retry", 5_000, "Milliseconds between such attempts.", least=0
@@ -351,7 +351,7 @@ class EarlyDetection(Settings):
     """Whether and how a write looks for others before it writes."""
 
     is_enabled: bool = setting(
-        _EARLY, False, "Look for writers at work on the same file groups before writing, not only at the commit."
+        _EARLY, False, "Look for writers of the same file groups before writing, not only at the commit."
     )
     is_locked: bool = setting(
         _CONCURRENCY + "early.conflict.detection.strategy",

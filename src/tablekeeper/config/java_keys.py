@@ -1,4 +1,4 @@
-"""Settings of Java jobs that are no options here, by what becomes of them.
+"""Settings of Java jobs that are no options here, by what happens to them.
 
 A Java job's settings should be usable as they are. Those that describe the table are compared with it (`CLAIMS`), those
 with a second name count under the one there is (`RENAMED`), those that would change which rows are written or read, and

@@ -1,4 +1,4 @@
-"""What Java Hudi is told when it runs a service for us, so that it respects the table and whoever else works on it.
+"""What Java Hudi is told when it runs a service for us, so that it respects the table and its other writers.
 
 By itself Java runs as a single writer: it takes no lock, rolls back what others are writing, upgrades the table, and
 takes away indexes of the metadata table that its settings do not name. None of that may happen to a table that the

@@ -19,7 +19,7 @@ class LifecycleSettings(Settings):
     guard: bool = setting(
         "hoodie.table.service.execution.guard.enable",
         True,
-        "Refuse to execute a plan of a table service that another process is at work on, by its heartbeat.",
+        "Refuse to execute a plan of a table service that another process is executing, by its heartbeat.",
     )
     rollback_delay_minutes: int = setting(
         "hoodie.table.service.rollback.delay.minutes",

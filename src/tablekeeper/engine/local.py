@@ -116,7 +116,7 @@ def parts_of(source: Frame, most: int) -> list[Iterator[pa.RecordBatch]]:
 
 
 class _Count:
-    """How many tasks of one run are done, told to whoever wants to know."""
+    """How many tasks of one run are done, reported to the caller."""
 
     def __init__(self, total: int, label: str, progress: Progress | None, runtime: Runtime) -> None:
         self._total = total

@@ -1,7 +1,7 @@
 """Errors of ours that are raised in a Spark worker, brought back whole where we wait for the job.
 
 Spark hands over nothing but the text of a worker's exception. So an error that must survive the way gets a line with
-its type and fields as JSON, and whoever starts the job looks for that line. JSON and not a pickle: the text also holds
+its type and fields as JSON, and the driver looks for that line. JSON and not a pickle: the text also holds
 what tables contain, and must not be able to run anything.
 """
 

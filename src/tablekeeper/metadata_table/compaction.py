@@ -16,7 +16,7 @@ write executes it instead. A pending compaction of Java's own is left alone, unl
 the caller takes it over: where Java's writers have left the services of the metadata table to a service, nobody would
 ever execute it, and nothing could be compacted beside it. A plan that was only requested is then dropped, under the
 lock, and what it would have merged is merged here. Java's writers read such plans without the lock, and fail if one is
-gone: whoever takes over sees to it that none of them writes.
+gone: the process that takes over makes sure that none of them writes.
 
 Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
 deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.

@@ -155,7 +155,7 @@ def withdraw_late_update(
 ) -> None:
     """Remove what a process put into the delta commit of `target` after it had lost the lock. Under the lock anew.
 
-    While the action is not completed no delta commit of it counts. Once it is, that of whoever completed it stands:
+    While the action is not completed no delta commit of it counts. Once it is, the completing process's own stands:
     the last one, because completion times increase.
     """
     if not is_completed:
@@ -297,7 +297,7 @@ def _is_compacted(files: Sequence[FileInfo], timeline: Timeline, target: Request
         return timeline.is_archived(target)
     slices = plan_metadata_slices(files, metadata_timeline=timeline, data_timeline=Timeline())
     bases = [each.base_instant for each in slices if each.base_instant is not None]
-    # The plan of a compaction that waits names the log files that it merges: whoever executes it looks for them.
+    # The plan of a compaction that waits names the log files that it merges: its executor looks for them.
     bases += [each.requested_at for each in timeline.pending if each.action is Action.COMPACTION]
     return any(base > RequestedTime(completed_at.value) for base in bases)
 

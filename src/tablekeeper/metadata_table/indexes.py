@@ -1,4 +1,4 @@
-"""Which partitions of a metadata table this package keeps in step, and what becomes of the others.
+"""Which partitions of a metadata table this package keeps in step, and what happens to the others.
 
 Kept in step are `files`, `column_stats`, `partition_stats`, and a record index of the whole table. The others (bloom,
 secondary, expression, a record index by partitions) stay as they are through actions that leave them right. An index

@@ -1,7 +1,7 @@
 """Plans of compaction, log compaction and clustering: which file slices are rewritten together, and how a plan may end.
 
 A plan is a list of `Work`: compaction and log compaction have one slice each, clustering has many. It is the same value
-whoever made it, we or Java. `timeline/plans.py` loads plans and puts them into bytes.
+no matter whether we or Java made it. `timeline/plans.py` loads plans and puts them into bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PlanFlags:
     """How a plan may end, kept in its extra metadata, where Java ignores and keeps it.
 
     `mutable`: a failed attempt takes the plan with it. `cancellable`: the plan yields to ingestion, and may be called
-    off. `cancel_after_s`: it is cancelled by itself once it is that old and nobody is at work on it.
+    off. `cancel_after_s`: it is cancelled by itself once it is that old and not held.
     """
 
     mutable: bool = False
@@ -89,7 +89,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan as it stands on the timeline, whoever made it."""
+    """A plan as it stands on the timeline, ours or Java's."""
 
     work: tuple[Work, ...]
     flags: PlanFlags = PlanFlags()

@@ -116,7 +116,7 @@ class Service:
         self.stop()
 
     def stop(self) -> None:
-        """End the loops. Jobs go on; their leases lapse, and whoever takes over adopts them."""
+        """End the loops. Jobs go on; their leases lapse, and another instance adopts them."""
         for thread in self._threads.values():
             thread.stop()
         self._threads.clear()

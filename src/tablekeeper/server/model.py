@@ -184,7 +184,7 @@ def parse_priority(text: str) -> int:
 def unplanned_instant(action: ServiceAction, newest: str) -> str:
     """The `instant` of an operation that has no plan yet: one an action and state of the timeline.
 
-    Deciding twice on the same timeline is one operation, whoever decides. `newest` is the newest time of the timeline.
+    Deciding twice on the same timeline makes one operation. `newest` is the newest time of the timeline.
     """
     return f"{action.value}@{newest}"
 
@@ -346,7 +346,7 @@ class AttemptOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try. `job_id` is the engine's own name for it, by which whoever takes over can adopt it.
+    """One try. `job_id` is the engine's own name for it, by which the instance that takes over can adopt it.
 
     `why` says why it was the operation's turn.
     """

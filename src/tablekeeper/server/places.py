@@ -21,7 +21,7 @@ _MOST_CHARACTERS = 2000
 
 
 class ForbiddenPlaceError(TablekeeperError):
-    """The path lies outside of the places that the service was started with: ask whoever runs it to allow it."""
+    """The path lies outside of the places that the service was started with: ask its operator to allow it."""
 
 
 class AllowedPlaces:
@@ -45,7 +45,7 @@ class AllowedPlaces:
             if found is not None:
                 return found
         raise ForbiddenPlaceError(
-            f"{uri} is not inside of a place that this service may touch. Whoever runs it can allow more with --allow."
+            f"{uri} is not inside of a place that this service may touch. Its operator can allow more with --allow."
         )
 
     def recheck(self, base_path: str) -> None:

@@ -1,6 +1,6 @@
 """A timeline that is empty beside data files was lost, or hoodie.properties names the wrong directory.
 
-Whoever writes is on the timeline before its first file is there, so that files beside an empty timeline were committed.
+A write is on the timeline before its first file is there, so that files beside an empty timeline were committed.
 A reader would see no rows, and a writer would begin a new history beside them: both are refused. Only an empty timeline
 is looked at, and the search ends with the first data file, so that it costs nothing but at the beginning of a table.
 """

@@ -167,7 +167,7 @@ class LocalStorage:
             except FileNotFoundError:
                 continue  # someone else removes the same tree: look again at what is left
             except OSError as error:
-                # A writer that is still at work fills a directory again between its listing and its removal.
+                # A writer that is still running fills a directory again between its listing and its removal.
                 if attempt == _REMOVE_ATTEMPTS:
                     raise storage_fault(error, action="delete the directory", location=str(location)) from error
             else:

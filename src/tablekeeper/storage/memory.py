@@ -1,7 +1,7 @@
 """A store in the memory of this process, for tests and simulation.
 
 Stores are known by the name in their URI, `memory://name/path`, and live until `forget_memory`. All stores of one name
-see the same objects, as two clients of one bucket do. Times come from the clock of whoever writes.
+see the same objects, as two clients of one bucket do. Times come from the writer's clock.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ may pass by themselves have been retried, with a bound, before they are raised. 
 A version says when an object was replaced, not by whom: a store may give equal contents the same version,
 so contents that processes compete for must differ between them.
 
-A **scope** is a right to change things that can be taken away. Whoever works on something that may become another's
-(an attempt at a write, the table lock) opens one and names it in every changing call; whoever takes the work over
-fences it first. From then on a change through it fails with `FencedError`, also one that was under way, such as an
-output that is closed later. Stores for which `has_scopes` is true do this exactly, with nothing in between. Object
-stores have no such step: they pass over scopes, and who works there looks for itself, before and after.
+A **scope** is a right to change things that can be taken away. A process that works on something that may become
+another's (an attempt at a write, the table lock) opens one and names it in every changing call; a process that takes
+the work over fences it first. From then on a change through it fails with `FencedError`, also one that was under way,
+such as an output that is closed later. Stores for which `has_scopes` is true do this exactly, with nothing in between.
+Object stores have no such step: they pass over scopes, and who works there looks for itself, before and after.
 
 A path inside a store is relative and plain: no leading or trailing `/`, no empty, `.` or `..` part; `""` is the root.
 Paths also come out of table metadata that others wrote, so anything else is refused before it reaches a store.

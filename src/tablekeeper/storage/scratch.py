@@ -3,13 +3,13 @@
 The scratch directory must be on the file system of the files that are published from it. It holds unpublished
 files and the lock's side file, nothing else; what dead processes left there is removed after a day.
 
-Whoever changes or removes an existing file holds the lock shared; a conditional replacement holds it exclusively,
+A change or removal of an existing file holds the lock shared; a conditional replacement holds it exclusively,
 so nothing can come between its comparison and its rename. Creating a file that must not exist needs no lock: a
 hard link never touches an existing name.
 
 A scope of a file system is a directory, and every change goes through it by one rename or hard link: a file is written
 inside its scope's directory and moved out of it; a file that is deleted is moved into it first. To fence a scope is to
-rename its directory away: whoever comes later finds no such directory, with nothing in between. Nobody but `take` makes
+rename its directory away: a later change finds no such directory, with nothing in between. Nobody but `take` makes
 these directories."""
 
 from __future__ import annotations

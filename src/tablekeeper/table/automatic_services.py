@@ -5,10 +5,10 @@ is kept and logged, and never harms the write that it follows.
 
 After a write, services that the Table Management Service hosts are handed over, and the others run here. A hosted
 service that the options would run inline is only planned here; the table's heartbeats see to it that one process
-executes the plan, whoever that is. If the service takes it over, that is all. If it does not answer in time, or
-refuses, the services run as if nobody hosted them: inline where the options ask for it, else when whoever runs them in
-the background comes by. The result of the write says which it was. The write has landed by then, and nothing that
-happens here makes it fail."""
+executes the plan. If the service takes it over, that is all. If it does not answer in time, or refuses, the services
+run as if nobody hosted them: inline where the options ask for it, else when the process that runs them in the
+background comes by. The result of the write says which it was. The write has landed by then, and nothing that happens
+here makes it fail."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def run_inline(
             done += run_due(service)
         except PlanHeldError as error:
             _LOG.info("%s after %s: %s", service.name, result.instant, error)
-            notes.append(f"{service.name} is left to who is at work on it: {error}")
+            notes.append(f"{service.name} is left to its executor: {error}")
         except TablekeeperError as error:
             _LOG.warning("%s after %s failed: %s", service.name, result.instant, error)
             notes.append(f"{service.name} after the write failed: {error}")
@@ -134,7 +134,7 @@ def run_inline(
 
 
 class ServiceLoop:
-    """Runs services every `every_s` seconds while its `with` block runs. `results` and `failures` tell of them.
+    """Runs services every `every_s` seconds while its `with` block runs. `results` and `failures` are kept.
 
     `run_due` runs one service, by name, if it is due. `remove_failed_plans` begins every round: plans that were
     cancelled, or that nobody will execute, must not wait for a clean, which may not be among the services.
@@ -251,5 +251,7 @@ def run_after_write(
     if back:
         notes.append(f"{', '.join(each.name for each in back)} ran here instead, as the options ask for")
     if waiting:
-        notes.append(f"{', '.join(waiting)} waits for the next write, or for whoever runs services in the background")
+        notes.append(
+            f"{', '.join(waiting)} waits for the next write, or for a process that runs services in the background"
+        )
     return run_inline(replace(result, notes=(*result.notes, *notes)), back, run_due)

@@ -110,10 +110,10 @@ class Maintenance(Indexes):
     def execute(self, plan: object, *, options: Mapping[str, object] | None = None) -> ServiceResult: ...
 
     def execute(self, plan: object, *, options: Mapping[str, object] | None = None) -> ServiceResult | None:
-        """Execute a plan, whoever scheduled it. `plan` is its instant, or what `schedule_…` returned.
+        """Execute a plan, ours or Java's. `plan` is its instant, or what `schedule_…` returned.
 
         For None, which `schedule_…` returns when there is nothing to do, nothing is done and None returned.
-        `PlanHeldError` if another process is at work on it. A cancellable plan that has to yield to a writer raises
+        `PlanHeldError` if another process is executing it. A cancellable plan that has to yield to a writer raises
         `ConflictError`, and is off the timeline then. `options` go over those of the table.
         """
         if plan is None:
@@ -207,7 +207,7 @@ class Maintenance(Indexes):
         return replace(result, notes=(*result.notes, *notes))
 
     def cancel(self, plan: object, *, reason: str = "asked for", wait: str | float = "10s") -> CancelResult:
-        """Cancel a plan. The request is durable: an executor that is at work notices it within seconds.
+        """Cancel a plan. The request is durable: a running executor notices it within seconds.
 
         Waits up to `wait` for that. An executor that has committed wins, and the result says so. A plan that is neither
         cancellable nor mutable can be cancelled only if it cannot succeed, because files that it rewrites are damaged.
@@ -221,7 +221,7 @@ class Maintenance(Indexes):
         )
 
     def plans(self) -> PlanListing:
-        """Pending plans of compaction, log compaction and clustering, with who is at work on them."""
+        """Pending plans of compaction, log compaction and clustering, with who holds them."""
         return load_plan_listing(self._load_environment())
 
     def timeline_summary(self) -> TimelineSummary:
@@ -335,7 +335,7 @@ class Maintenance(Indexes):
     def _execute_waiting(
         self, kind: ServiceKind, options: Mapping[str, object] | None = None, timeline: Timeline | None = None
     ) -> list[ServiceResult]:
-        """Execute the plans of this kind that wait on the timeline and that nobody is at work on."""
+        """Execute the plans of this kind that wait on the timeline and that nobody holds."""
         done = []
         for instant in (timeline or self._load_timeline()).pending_plans:
             if instant.action is not kind.action:
@@ -369,7 +369,7 @@ class Maintenance(Indexes):
     def _compact_metadata_table(
         self, environment: TableEnvironment, options: Mapping[str, object] | None
     ) -> tuple[str, ...]:
-        """Compact the metadata table if that is due, and tell of it.
+        """Compact the metadata table if that is due, and say so.
 
         A failure here is a note: the service itself is not at fault. Nothing is hidden by that. What was begun
         is taken up by the next compaction, and the doctor sees what is left.

@@ -6,7 +6,7 @@ again, is a new writer.
 
 Batches of one writer come in order. The newest commit of the writer therefore tells all; it is looked for from the
 newest commit backwards, and usually it is the first or second. A stream that rested while others wrote finds it
-archived; one that has never written searches the archived timeline in vain, once.
+archived; one that has never written searches the archived timeline once and finds nothing.
 
 Two drivers may run the same batch at once: one was taken for dead, another took its checkpoint over, and the first one
 woke up. So the question is asked before the write, which spares the work, and once more under the lock of its commit,
@@ -80,7 +80,7 @@ class BatchWriter:
 class BatchGuard:
     """Keeps a batch from being committed twice: raises `BatchCommittedError` if a commit that came in has it.
 
-    `seen` is the timeline on which the batch was looked for in vain. What has completed since is looked into, and
+    `seen` is the timeline on which the batch was not found. What has completed since is looked into, and
     everything once more if instants have been archived meanwhile: one that came in may be among those.
     """
 

@@ -155,7 +155,7 @@ class Table(Maintenance):
         storage_options: Mapping[str, str] | None = None,
         runtime: Runtime = SYSTEM_RUNTIME,
     ) -> bool:
-        """Whether there is a table at `path`, whoever made it. It may be one that this release cannot read."""
+        """Whether there is a table at `path`, ours or Java's. It may be one that this release cannot read."""
         return has_table(open_storage(path, options=storage_options, runtime=runtime))
 
     @classmethod
@@ -170,7 +170,7 @@ class Table(Maintenance):
         runtime: Runtime = SYSTEM_RUNTIME,
         progress: Progress | None = None,
     ) -> Table:
-        """Open an existing table, whoever made it. `options` go over those that the table was created with.
+        """Open an existing table, ours or another program's. `options` go over those that the table was created with.
 
         `progress` is called after each task on the local engine: with what is being done, tasks done, tasks in all.
         """

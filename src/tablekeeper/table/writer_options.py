@@ -7,7 +7,7 @@ Of several who make a table at the same time, the properties file of one becomes
 file of its own, named after its content, and the properties name the file that counts; in tables of older releases,
 which name none, it is `writer.properties`.
 
-Whoever can write to a table can change that file, so that nothing in it may run code: a strategy named by its Python
+Every writer of a table can change that file, so that nothing in it may run code: a strategy named by its Python
 path, and the address of a Table Management Service, count only in the options that a caller gives.
 """
 

@@ -1,11 +1,11 @@
 """The archived timeline: instants that left the active one, kept in an LSM tree of Parquet files.
 
-A snapshot of the history is a manifest: the list of live files. `_version_` names the current one. Whoever archives
-adds files and manifests beside those that readers are using, and removes old ones a few versions later, so that a
-reader who meets a file that is gone was very slow and starts again.
+A snapshot of the history is a manifest: the list of live files. `_version_` names the current one. A process that
+archives adds files and manifests beside those that readers are using, and removes old ones a few versions later, so
+that a reader who meets a file that is gone was very slow and starts again.
 
 An archive that died can leave an instant in two files, or in a file and on the active timeline. Such an instant is the
-same one: it is given once here, and whoever joins both timelines takes the active one.
+same one: it is given once here, and code that joins both timelines takes the active one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reading the timeline: one listing gives all instants, contents are read on demand.
 
-An archive may be at work meanwhile. It removes the completed files of the oldest instants one by one, the oldest
+An archive may be running meanwhile. It removes the completed files of the oldest instants one by one, the oldest
 first, after the archived timeline has them. A listing is no snapshot: it can still name an instant that went while it
 was made, and miss a later one that went after it. Readers would take the missing one for uncommitted. So after the
 listing the oldest completed instant is looked for once more; if it has gone, everything before the first that is still

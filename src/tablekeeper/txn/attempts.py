@@ -2,8 +2,8 @@
 
 Its number is in the name of every file that it writes, so that files of two attempts are never taken for one another.
 Its changes go through two scopes of the store: one for its tasks, one for its driver. The driver fences the tasks when
-their results are in, so that no straggler and no repeated task adds a file to a commit; whoever rolls the attempt back
-or takes its plan over fences both, before it looks for the attempt's files.
+their results are in, so that no straggler and no repeated task adds a file to a commit; a process that rolls the
+attempt back or takes its plan over fences both, before it looks for the attempt's files.
 
 A store without scopes cannot stop a task that wakes up too late. There a task looks whether the heartbeat is still its
 attempt's directly before and directly after it publishes, and takes its file back if it is not (`AttemptGuard`).
@@ -34,7 +34,7 @@ _NUMBERS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class AttemptId:
-    """One attempt at `instant`. `owner` is what its heartbeat says: who is at work, and a mark that nobody else has."""
+    """One attempt at `instant`. `owner` is what its heartbeat says: who runs it, and a mark that nobody else has."""
 
     instant: RequestedTime
     number: int
@@ -72,7 +72,7 @@ def begin_attempt(storage: Storage, instant: RequestedTime, *, runtime: Runtime)
 
 
 def fence_attempts(storage: Storage, instant: RequestedTime) -> None:
-    """Nobody who is at work on `instant` changes anything from here on. Also removes what the scopes hold."""
+    """Nobody who works on `instant` changes anything from here on. Also removes what the scopes hold."""
     storage.fence(_group(instant))
 
 
@@ -117,7 +117,7 @@ class AttemptGuard:
     def publishing(self, path: str) -> Iterator[None]:
         """Around the call that makes a file of the attempt visible: it must not be over, before and after.
 
-        Whoever ends an attempt ends its heartbeat first and looks for its files then. A file that came too late to be
+        To end an attempt is to end its heartbeat first, and then to look for its files. A file that came too late to be
         found there finds the heartbeat ended, and is taken back.
         """
         self.check_now()

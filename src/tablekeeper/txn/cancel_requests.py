@@ -1,9 +1,8 @@
 """Requests to cancel a plan: one small file each under `.hoodie/.cancel/`, which Java ignores.
 
 The request is written under the table lock, so that it comes either before the commit of the plan's executor, which
-looks for it under the same lock, or after it. It stays until the plan has left the timeline: whoever dies on the way
-leaves a plan that the next clean finds and removes.
-"""
+looks for it under the same lock, or after it. It stays until the plan has left the timeline: a process that dies on the
+way leaves a plan that the next clean finds and removes."""
 
 from __future__ import annotations
 

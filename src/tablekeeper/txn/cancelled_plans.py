@@ -1,6 +1,6 @@
-"""Plans that somebody asked to cancel and that nobody executes leave the timeline: with the next writer, too.
+"""Cancelled plans that nobody holds leave the timeline with the next writer, too.
 
-Whoever asks waits only so long for a running executor, and that may die before it sees the request. A clean and the
+A cancel waits only so long for a running executor, which may die before it sees the request. A clean and the
 service loop remove what is left. A writer does so where plans wait: one listing tells it whether there is a request at
 all, and where no plan waits it asks nothing.
 """

@@ -1,12 +1,12 @@
-"""The one door through which a write begins and becomes visible.
+"""How a write begins, and how it becomes visible.
 
 A write is begun (requested, inflight, heartbeat), does its work without any lock, and is committed: under the
 lock the timeline is loaded again, conflicts are looked for, the heartbeat, the inflight file and the lease are
 checked, the metadata table is brought up to date, and the completed instant is published. Whatever fails before
 that last step leaves the table as it was; what is left behind is rolled back, here or by the next writer.
 
-A table service comes through the same door, begun by its life cycle. One that is cancellable yields to every
-ingestion, also to one that is still at work: it commits only when all of those have said which file groups they
+A table service commits in the same way; its life cycle begins it. One that is cancellable yields to every
+ingestion, also to one that is still running: it commits only when all of those have said which file groups they
 touch, which they do when they go inflight, and it waits for that without the lock.
 """
 
@@ -134,7 +134,7 @@ def begin_write(
             _, timeline = threads.together(held.lease.release, unlocked.load_timeline)
             refuse_during_restore(unlocked, timeline, requested_at)
         except BaseException:
-            # A failing store must not hide the cause; whoever comes next rolls back what is left.
+            # A failing store must not hide the cause; the next writer rolls back what is left.
             with suppress(StorageError):
                 remove_instant_files(unlocked.storage, config, inflight, requested)
             heartbeat.stop()
@@ -148,7 +148,7 @@ def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups:
     """Go inflight, and say there which file groups the write touches, as Java does: plans that yield look there.
 
     Raises `ConflictError` if a clustering that takes no updates was planned on one of them before the write began: the
-    commit would fail, and all the work before it would be in vain.
+    commit would fail, and all the work before it would be wasted.
     """
     groups = frozenset(file_groups)
     own = OwnWrite(write.inflight.requested_at, WriteKind.INGESTION, groups)

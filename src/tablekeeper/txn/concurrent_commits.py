@@ -1,4 +1,4 @@
-"""What others did while a write was at work, and whether the write can stand beside it: RFC-71 on real metadata.
+"""What others did while a write was running, and whether the write can stand beside it: RFC-71 on real metadata.
 
 What an instant touches is looked up in its metadata or plan; `conflict.py` compares it.
 

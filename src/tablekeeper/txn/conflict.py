@@ -181,7 +181,7 @@ def find_conflict(
 
 
 def _later_test(own: OwnWrite, *, strategy: CandidateStrategy) -> Callable[[Instant], bool]:
-    """Tells whether a completed instant completed, by this strategy, while the write was at work."""
+    """Tells whether a completed instant completed, by this strategy, while the write was running."""
     if strategy is CandidateStrategy.END_TIMESTAMP:
         # The one place where an end is compared with a start: both were taken from one increasing clock.
         start = CompletionTime(own.instant.value)

@@ -2,11 +2,11 @@
 
 Optional, as in Java. A writer announces its files by markers, and shows by its heartbeat that it lives. So before a
 write starts its tasks it looks at the markers of all live writers that began before it, and gives up if one of them is
-at work on the same file group, or on the same bucket where the table has a bucket index. Of two writers it is always
+writing to the same file group, or to the same bucket where the table has a bucket index. Of two writers it is always
 the later one that gives up: each looks only at those before it, and so never both.
 
 Once it has looked, the write announces all its own file groups, so that others see the whole of its work and not only
-the files that have been started. Both happen on the driver. While somebody that began earlier is still at work, the
+the files that have been started. Both happen on the driver. While a writer that began earlier is still running, the
 tasks run in waves with another look before each; nobody being there costs nothing but the announcements.
 
 What is found is what the markers show at that moment: the check under the lock before the commit stays the one that
@@ -46,7 +46,7 @@ class PlannedGroup:
 
 
 class EarlyConflicts:
-    """Others at work on the file groups that one write is going to touch."""
+    """Other writers of the file groups that one write is going to touch."""
 
     def __init__(self, environment: TableEnvironment, write: OpenWrite, planned: Sequence[PlannedGroup]) -> None:
         self._environment = environment
@@ -55,7 +55,7 @@ class EarlyConflicts:
         # Nobody else can have a group that has just been invented; but a bucket they can.
         self._planned = [each for each in planned if environment.by_bucket or not each.is_new]
         self._groups = frozenset(each.group for each in self._planned)
-        # Times are given out under the lock: whoever began earlier was pending when this write began.
+        # Times are given out under the lock: a write that began earlier was pending when this one began.
         self._earlier = [i for i in write.at_start.pending if pending_kind(i) is WriteKind.INGESTION]
 
     def announce(self) -> None:
@@ -92,7 +92,7 @@ class EarlyConflicts:
                     self._instant,
                     beaten_by=writer,
                     file_groups=groups,
-                    reason=f"gives way to {writer}, which is still at work on the same file groups",
+                    reason=f"yields to {writer}, which is still writing to the same file groups",
                 )
 
     def waves(self, tasks: int, *, width: int) -> Iterator[range]:
@@ -152,7 +152,7 @@ class EarlyConflicts:
 def await_earlier_writer(environment: TableEnvironment, error: ConflictError) -> None:
     """Before another attempt: wait until the writer that `error` gave way to has come to an end.
 
-    An attempt at once would find the same writer at work. Waits no longer than for the lock; then the attempt is made
+    A new attempt at once would find the same writer there. Waits no longer than for the lock; then the attempt is made
     all the same. Returns at once where detection is off, or the other has committed.
     """
     if not environment.concurrency.early.is_enabled or not error.beaten_by.isdigit():

@@ -61,7 +61,7 @@ class TableEnvironment:
         with self.lock.acquire(timeout_s=self.lock_settings.acquire_timeout_s) as lease:
             name = self.runtime.ids.uuid()
             lease.look()
-            # From here on whoever held the lock before changes nothing any more, where the store can see to that.
+            # From here on its former holder changes nothing any more, where the store can enforce that.
             self.storage.take_scope(_LEASES, name)
             guarded = ScopedStorage(self.storage, f"{_LEASES}/{name}", look=lease.look)
             parts = {each.name: getattr(self, each.name) for each in fields(TableEnvironment)}

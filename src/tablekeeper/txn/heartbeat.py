@@ -1,7 +1,7 @@
 """Heartbeats: how a running write shows that it lives, so that nobody rolls it back.
 
 Java's files: `.hoodie/.heartbeat/<instant>`, rewritten again and again; what counts is the
-modification time. A missing file means that nobody is at work on the instant.
+modification time. A missing file means that nobody works on the instant.
 
 Two clocks meet here. The file's time is the store's (on an object store) or the writer's (on a local
 file system), the time it is compared with is ours. The choices made:
@@ -61,7 +61,7 @@ def start_heartbeat(
 
 
 def load_heartbeat_owner(storage: Storage, instant: RequestedTime) -> str | None:
-    """Who last beat for this instant; None if nobody did, empty if whoever did left no name."""
+    """Who last beat for this instant; None if nobody did, empty if its writer left no name."""
     try:
         return storage.read(_path(instant)).decode(errors="replace")
     except NotFoundError:
@@ -92,7 +92,7 @@ class HeartbeatView:
     lapses_after_s: float = 0.0
 
     def is_active(self, instant: RequestedTime) -> bool:
-        """True if a writer is, or may be, at work on `instant`."""
+        """True if a writer is, or may be, working on `instant`."""
         age_s = self.ages.get(instant)
         return age_s is not None and abs(age_s) <= self.lapses_after_s
 
@@ -174,7 +174,7 @@ class Heartbeat:
                 if is_ours or load_heartbeat_owner(self._storage, self.instant) == self._content.decode():
                     self._storage.delete(self._path)
             except FencedError:
-                _LOG.debug("instant %s: the heartbeat belongs to whoever ended this attempt", self.instant)
+                _LOG.debug("instant %s: the heartbeat belongs to the process that ended this attempt", self.instant)
             except StorageError as error:
                 _LOG.warning("instant %s: the heartbeat was left behind and will lapse: %s", self.instant, error)
 

@@ -1,4 +1,4 @@
-"""Who is at work on a table: the heartbeats of its writes, as values that print well."""
+"""Who is writing to a table: the heartbeats of its writes, as values that print well."""
 
 from __future__ import annotations
 

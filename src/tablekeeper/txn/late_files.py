@@ -57,7 +57,7 @@ def sweep_late_files(environment: TableEnvironment, *, instants: Collection[str]
         return ()
     gone: list[str] = []
     with environment.locked() as held:
-        # Whoever begins does so under the lock, before its first marker: who is not pending now was over before.
+        # A write begins under the lock, before its first marker: one that is not pending now was over before.
         timeline = held.load_timeline()
         heartbeats = held.load_heartbeats()
         for instant in _over(marked, timeline):
@@ -77,7 +77,7 @@ def sweep_late_files(environment: TableEnvironment, *, instants: Collection[str]
 def load_late_files(
     environment: TableEnvironment, timeline: Timeline, heartbeats: HeartbeatView, instant: RequestedTime
 ) -> LateFiles | None:
-    """The late files of an instant that has markers; None if somebody may be at work on it, or its story is unknown."""
+    """The late files of an instant that has markers; None if somebody may be working on it, or its story is unknown."""
     storage = environment.storage
     if heartbeats.is_active(instant) or any(i.requested_at == instant for i in timeline.pending):
         return None

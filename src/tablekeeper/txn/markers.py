@@ -1,6 +1,6 @@
 """Markers: which data files a write may have left behind.
 
-A marker is put under `.hoodie/.temp/<instant>/` before its data file is created, so that whoever
+A marker is put under `.hoodie/.temp/<instant>/` before its data file is created, so that a process which
 rolls the instant back, this package or Java, knows every file that may exist. Without markers a
 rollback by Java leaves the files of a failed write in place, and their rows come back once the
 timeline has been archived past the instant.
@@ -85,7 +85,7 @@ def load_markers(storage: Storage, *, instant: str) -> list[Marker]:
 
 
 def load_marked_groups(storage: Storage, *, instant: str) -> frozenset[FileGroupId]:
-    """File groups that `instant`, whose writer may be at work right now, has announced files of.
+    """File groups that `instant`, whose writer may be running right now, has announced files of.
 
     A glance at somebody else's work, not a record: lines that are being written and files that go meanwhile are passed
     over.

@@ -1,7 +1,7 @@
 """The only place where an instant of the table becomes completed. A tidy rule guards it.
 
-Whoever completes something takes the lock, loads the timeline and decides whether it may; that differs from action to
-action. The rest does not, and is `Publication`: take a completion time, bring the metadata table up to date, check
+To complete something a process takes the lock, loads the timeline and decides whether it may; that differs from action
+to action. The rest does not, and is `Publication`: take a completion time, bring the metadata table up to date, check
 heartbeat and lease, publish, and look once more whether the lock was held until then.
 
 A process that lost the lock on the way may have changed the metadata table after another one did, on a store that

@@ -6,7 +6,7 @@ target's instant files, markers and heartbeat go. Every step can be repeated: a 
 its plan and carried on. The plan names every file, because the commit metadata that named them may be gone by then.
 
 A table service that did not complete goes back to requested, and its plan stays to be run again. That happens in one
-hold of the lock: whoever runs the plan anew must not meet the rest of a rollback. A mutable plan, and one that was
+hold of the lock: the next executor of the plan must not meet the rest of a rollback. A mutable plan, and one that was
 cancelled, leaves the timeline instead.
 """
 
@@ -305,7 +305,7 @@ def _begin(
 
 
 def _hide(held: LockedEnvironment, current: Instant, rollback: Instant) -> Instant:
-    """Take the completed state of `current` away; whoever lost the lock while it did so brings it back.
+    """Take the completed state of `current` away; a process that lost the lock while it did so brings it back.
 
     Others may have withdrawn the rollback and written on top of the commit by then. A store with scopes lets nothing
     happen so late.

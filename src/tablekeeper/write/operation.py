@@ -189,7 +189,7 @@ def _by_partition(staged: Sequence[StagedBatch]) -> dict[str, list[StagedBatch]]
 def _write_groups(
     request: WriteRequest, write: OpenWrite, context: WriteContext, planned: Sequence[PlannedRows], *, first: int = 0
 ) -> list[WrittenFile]:
-    """Run the work of all file groups, unless somebody who began earlier is seen at work on one of them.
+    """Run the work of all file groups, unless somebody who began earlier is seen writing to one of them.
 
     Files are numbered from `first` on.
     """
@@ -207,7 +207,7 @@ def _write_groups(
     ]
     files: list[WrittenFile] = []
     for wave in early.waves(len(tasks), width=request.engine.parallelism):
-        # Whoever slept for long must not begin to write files that nobody will look for any more.
+        # A process that slept for long must not begin to write files that nobody will look for any more.
         write.heartbeat.check()
         written = request.engine.run(
             write_bin,
@@ -262,7 +262,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         except TablekeeperError as second:
             error.add_note(f"Rolling back {write.inflight} failed as well ({second}); the next writer will do it.")
         finally:
-            # Whatever stops us here: a write that nobody is at work on must not seem to live.
+            # Whatever stops us here: a dead write must not seem to live.
             write.heartbeat.stop()
         raise
 

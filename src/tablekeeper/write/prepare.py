@@ -125,7 +125,7 @@ def prepare_write(
     )
     policy = replace(policy, has_record_index=policy.is_enabled and indexes.has_record_index)
     if policy.is_enabled:
-        # The commit looks again, under the lock; whoever is refused should know it before the work.
+        # The commit looks again, under the lock; a refusal should come before the work.
         refuse_index_loss(config, indexes, action=operation.value.lower(), consents=environment.drops_indexes)
     context = WriteContext(
         store=StorageHandle(storage),

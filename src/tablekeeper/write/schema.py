@@ -1,4 +1,4 @@
-"""The schema of a write: whether the rows fit the table's, and what becomes of it while the write runs.
+"""The schema of a write: whether the rows fit the table's, and how it may change while the write runs.
 
 Keys and partition paths are made of the text of values. A column that they are made of may therefore get another type
 only if the text of every value stays the same; otherwise rows that are there would never be found again, and a second

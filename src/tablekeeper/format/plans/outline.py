@@ -41,7 +41,7 @@ def decode_outline_note(data: bytes, *, file: str) -> PlanOutline | None:
     try:
         note = decode_notes(data, file=file).get(_NOTE)
     except CorruptTableError:
-        # Cut off inside the header, or damaged: whoever reads the whole file finds out.
+        # Cut off inside the header, or damaged: reading the whole file will tell.
         return None
     if note is None:
         return None

@@ -95,7 +95,7 @@ class RequestGuard:
         try:
             self._refuse(scope, headers)
         except RefusedCallError as error:
-            # Whoever is to slow down does not fill the log instead.
+            # A client that is told to slow down must not fill the log instead.
             level = logging.DEBUG if error.refusal is Refusal.TOO_MANY_REQUESTS else logging.INFO
             _LOG.log(level, "%s %r: %s: %s", scope["method"], scope["path"][:200], error.refusal.code, error)
             if error.refusal is Refusal.BODY_TOO_LARGE:

@@ -88,7 +88,7 @@ Long = Annotated[str, Query(max_length=20_000)]
 
 
 def rest_application(calls: RestCalls) -> FastAPI:
-    """The application. The guard (`guards.RequestGuard`) is put around it by whoever serves it."""
+    """The application. The guard (`guards.RequestGuard`) is put around it where it is served."""
     app = FastAPI(
         title="tablekeeper: Table Management Service",
         summary="Keeps Apache Hudi tables healthy: compaction, clustering, cleaning and archiving for a whole lake.",

@@ -4,7 +4,7 @@ The calls know nothing of HTTP or gRPC. All of them are idempotent: a client tha
 its pending plans after each commit, changes nothing. Whatever is refused stores nothing.
 
 A plan that the service has not heard of is looked up on the table's timeline before it is stored, so that a wrong
-instant is told to whoever sent it; one that is known already costs no look.
+instant is reported to its sender; one that is known already costs no look.
 """
 
 from __future__ import annotations

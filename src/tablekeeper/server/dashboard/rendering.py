@@ -54,7 +54,7 @@ def environment() -> Environment:
 
 
 def show_page(request: Request, show: Callable[[Caller], Response]) -> Response:
-    """A page for whoever asks; the way to log in, or what is wrong, where there is none."""
+    """A page for the caller; the way to log in, or what is wrong, where there is none."""
     try:
         caller = page_caller(request)
     except TablekeeperError as error:

@@ -46,7 +46,7 @@ def span(seconds: float | None) -> str:
 
 
 def about_ago(moment_ms: int | None, *, now_ms: int) -> Markup | str:
-    """`3 min ago` or `in 3 min`, with the moment itself for whoever points at it, and for programs."""
+    """`3 min ago` or `in 3 min`, with the moment itself as a tooltip, and for programs."""
     if not moment_ms:
         return _NONE
     between_s = (now_ms - moment_ms) / 1000

@@ -89,7 +89,7 @@ def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterabl
             if operation.status is not Status.PENDING and operation.schedule_ms:
                 age_s = (world.now_ms - operation.schedule_ms) / 1000
                 if age_s > timing.stuck_after_s:
-                    text = f"{what} has been at work for {age_s / 3600:.1f} hours"
+                    text = f"{what} has been running for {age_s / 3600:.1f} hours"
                     yield Firing(f"stuck:{operation.operation_id}", "stuck", text, *subject)
         case _:
             return

@@ -2,7 +2,7 @@
 
 A priority gains one level for each `AGING_S` that its oldest operation has waited, without bound, so that nothing
 starves behind more important work that keeps arriving. It is the priority that gains and not the one operation: among
-those of one priority the queue with the least at work goes first, and in it the owner, however long the backlog of
+those of one priority the queue with the fewest running goes first, and in it the owner, however long the backlog of
 another one is. And an operation without a deadline has one that comes with its age: those that have one do not keep it
 for ever.
 """
@@ -75,7 +75,7 @@ def tell_order(queued: Queued, load: Load) -> str:
     deadline = "" if queued.deadline_in_s is None else f", with {_deadline(queued.deadline_in_s)}"
     return (
         f"priority {queued.priority}{aged}, with {load.running.by_queue.get(queued.queue, 0)} of queue {queued.queue} "
-        f"and {load.running.by_share.get((queued.queue, queued.owner), 0)} of owner {queued.owner} in it at work, "
+        f"and {load.running.by_share.get((queued.queue, queued.owner), 0)} of owner {queued.owner} running in it, "
         f"after {queued.waited_s:.0f} s{deadline}"
     )
 
@@ -83,7 +83,7 @@ def tell_order(queued: Queued, load: Load) -> str:
 def what_holds_back(queued: Queued, load: Load, limits: Limits) -> str:
     """Why an operation that may start does not, but for want of slots; empty if nothing holds it back."""
     if (queued.table_id, queued.action) in load.running.busy:
-        return f"another {queued.action.value} of the table is at work"
+        return f"another {queued.action.value} of the table is running"
     for kind, name, count, limit in (
         ("queue", queued.queue, load.running.by_queue.get(queued.queue, 0), limits.queue_limit(queued.queue)),
         ("owner", queued.owner, load.running.by_owner.get(queued.owner, 0), limits.owner_limit(queued.owner)),

@@ -1,9 +1,8 @@
 """What is due on a table: from a summary of its timeline and its policy. Pure.
 
-Plans that wait on the timeline are due whoever made them. Services that the policy hosts are due by its triggers, one
-operation an action and state of the timeline, so that deciding twice is deciding once. A service that found nothing to
-do is due again after as many further commits as make it due, not after the next one.
-"""
+Plans that wait on the timeline are due, no matter who made them. Services that the policy hosts are due by its
+triggers, one operation an action and state of the timeline, so that deciding twice is deciding once. A service that
+found nothing to do is due again after as many further commits as make it due, not after the next one."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def explain_operation(
             return [*_waiting(operation, table, load, limits, now_ms), *why, *_past(attempts)]
         case Status.CLAIMED | Status.RUNNING:
             until_s = ((operation.lease_until_ms or now_ms) - now_ms) / 1000
-            held = f"Instance {operation.instance_id} is at work on it; its lease lasts {until_s:.0f} s if not renewed."
+            held = f"Instance {operation.instance_id} is executing it; its lease lasts {until_s:.0f} s if not renewed."
             asked = f"It was asked to stop: {operation.cancel_reason}." if operation.cancel_reason else ""
             turn = attempts[0].why if attempts and attempts[0].outcome is AttemptOutcome.RUNNING else ""
             came = f"Its turn came by {turn}." if turn else ""

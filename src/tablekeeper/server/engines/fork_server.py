@@ -62,13 +62,13 @@ class _Forked:
 
 
 def main(_folder: str) -> int:
-    """Fork until the input ends. The folder is there for whoever looks for the processes of a service."""
+    """Fork until the input ends. The folder tells people which service the process belongs to."""
     # With its first scalar Arrow imports pandas, where that is installed.
     pa.scalar(0)
     # What was imported is shared with all jobs for ever, and is not looked at again.
     gc.freeze()
     signal.signal(signal.SIGCHLD, _bury)
-    # Whoever wants a job to end can say so from its first moment on: its minder lets the signal in when it can take it.
+    # A job can be told to end from its first moment on: its minder lets the signal in when it can take it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with os.fdopen(0, "rb") as requests:
         for line in requests:

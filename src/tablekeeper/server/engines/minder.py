@@ -1,6 +1,6 @@
 """A small process that minds one job: starts it, keeps its output within bounds, ends it at its time limit.
 
-It belongs to no instance: when the one that started it dies, it goes on, and whoever takes over finds it by the lock on
+It belongs to no instance: when the one that started it dies, it goes on, and the next instance finds it by the lock on
 its file, which it holds as long as it lives. A second minder for the same attempt finds the lock taken and leaves.
 
 Run as `python -m tablekeeper.server.engines.minder SPEC`, where SPEC is a file with the command, the environment, the
@@ -156,7 +156,7 @@ def _start_program(spec: MinderSpec) -> Child:
 
 
 def give_way() -> None:
-    """Maintenance gives way to writers of the same machine. And it ends with its minder, without which it would have no
+    """Maintenance yields to writers of the same machine. And it ends with its minder, without which it would have no
     time limit any more: on Linux the kernel sees to that.
     """
     os.nice(_NICENESS)

@@ -107,8 +107,8 @@ def flink_settings(parameters: RunParameters) -> Mapping[str, str]:
 
 
 def hudi_settings(parameters: RunParameters) -> Mapping[str, str]:
-    """Settings of Hudi that a request may make: how much a service does at a time, and not who else may be at work,
-    which classes are loaded or what becomes of the metadata table.
+    """Settings of Hudi that a request may make: how much a service does at a time, and not who else may write,
+    which classes are loaded or what happens to the metadata table.
     """
     settings: dict[str, str] = {}
     for key, value in parameters.extra_params.items():

@@ -42,7 +42,7 @@ class _Running:
     ending: JobReport | None = None
 
     def report(self, report: JobReport) -> JobReport:
-        """What came of it: whoever was asked to stop and had finished by then has finished."""
+        """What came of it: a job that had finished when it was asked to stop has finished."""
         return self.ending if self.ending is not None and report.outcome is AttemptOutcome.FAILED else report
 
 
@@ -80,7 +80,7 @@ class Spool:
         finally:
             logging.getLogger().removeHandler(handler)
             handler.close()
-        # Whoever removes it from the running ones says what came of it.
+        # The thread that removes it from the running ones reports its outcome.
         running = self._running.pop(job.name, None)
         if running is not None:
             save_report(Path(job.result_path), running.report(report))

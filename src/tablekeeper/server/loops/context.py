@@ -42,7 +42,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """Handed to every loop. `look` loads the summary of a table's timeline, `is_held` asks who is at work on a plan."""
+    """Handed to every loop. `look` loads the summary of a table's timeline, `is_held` whether a plan is held."""
 
     store: JobStore
     engines: Engines

@@ -189,7 +189,7 @@ class LookLoop:
     def _note_failure(self, table: ManagedTable, reason: str) -> None:
         store = self._context.store
         _LOG.warning("cannot look at %s: %s", table.name, reason)
-        # Soon again, and not as if the table were idle: whoever waits for the alarm waits for minutes, not hours.
+        # Soon again, and not as if the table were idle: the alarm has to come within minutes, not hours.
         store.finish_look(table.table_id, None, next_in_s=self._pause_s(table, is_idle=False), is_idle=False)
         if table.failed_looks + 1 >= self._context.settings.limits.failed_looks:
             store.quarantine_table(table.table_id, f"cannot be looked at: {reason}"[:1000])

@@ -46,7 +46,7 @@ class ScheduleLoop:
                 chosen.operation_id,
                 instance_id=self._context.instance_id,
                 lease_s=self._context.settings.timing.lease_s,
-                # The choice saw what was at work a moment ago: the claim sees to it that the limits hold now.
+                # The choice saw what was running a moment ago: the claim makes sure that the limits hold now.
                 queue_limit=limits.queue_limit(chosen.queue),
                 owner_limit=limits.owner_limit(chosen.owner),
             )

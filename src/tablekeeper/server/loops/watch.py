@@ -1,8 +1,7 @@
 """Watches the attempts of this instance: renews their leases, hears what came of them, settles their operations.
 
-An instance that lost a lease forgets the attempt and touches nothing: whoever has the operation now watches its job,
-or found that the table's heartbeat holds the plan.
-"""
+An instance that lost a lease forgets the attempt and touches nothing: the instance that has the operation now watches
+its job, or found that the table's heartbeat holds the plan."""
 
 from __future__ import annotations
 

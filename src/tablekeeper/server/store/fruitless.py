@@ -1,4 +1,4 @@
-"""What services did in vain: on which state of its timeline a table last gave one nothing to do.
+"""Services that found nothing to do: on which state of the timeline a table last gave one no work.
 
 The timeline does not tell: a clean or an archive that finds nothing leaves no instant behind.
 """

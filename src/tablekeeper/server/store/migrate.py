@@ -22,7 +22,7 @@ _LOCKS = {
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Upgrade to `revision`. Whoever comes second waits, and finds nothing to do."""
+    """Upgrade to `revision`. A second process waits, and finds nothing to do."""
     with _alone(engine), engine.connect() as plain:
         connection = plain.execution_options(tablekeeper_writes=True)
         with connection.begin():

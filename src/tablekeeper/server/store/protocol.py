@@ -333,8 +333,8 @@ class OperationStore(Protocol):
     def claim(
         self, operation_id: int, *, instance_id: str, lease_s: float, queue_limit: int = 0, owner_limit: int = 0
     ) -> Operation | None:
-        """Claim it; None if somebody else was faster, the table has an operation of that action at work, or its queue
-        or owner has as many at work as that (0: no limit), whoever else claims at this moment.
+        """Claim it; None if somebody else was faster, the table has a running operation of that action, or its queue
+        or owner has as many running as that (0: no limit), even if others claim at this moment.
         """
         ...
 
@@ -371,8 +371,8 @@ class OperationStore(Protocol):
     ) -> Operation:
         """End the claim: complete, fail, cancel, quarantine, or wait `delay_s` for another attempt.
 
-        The attempt is closed and the alarm opened with it or not at all: whoever dies in between leaves an operation
-        that is still at work, not one whose attempt has completed and that is tried again.
+        The attempt is closed and the alarm opened with it or not at all: a death in between leaves an operation
+        that is still running, not one whose attempt has completed and that is tried again.
         """
         ...
 

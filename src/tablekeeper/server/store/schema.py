@@ -174,7 +174,7 @@ ATTEMPT = Table(
 TURN = Table(
     "turn",
     METADATA,
-    # One row, which claims lock where there are limits: whoever has it counts what is at work, and nobody else does.
+    # One row, which claims lock where there are limits: only its holder counts what is running.
     Column("name", String(64), primary_key=True),
     **_BINARY,
 )

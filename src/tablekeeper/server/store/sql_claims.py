@@ -98,7 +98,7 @@ class SqlClaims:
         try:
             return self._database.write(work)
         except IntegrityError:
-            # The table has an operation of this action at work.
+            # The table has a running operation of this action.
             return None
 
     def start_attempt(self, lease: Lease, *, engine: str, log_path: str, why: str = "") -> Attempt:
@@ -268,7 +268,7 @@ class SqlClaims:
         return list(found)
 
     def _waiting(self) -> Select[Any]:
-        """What may start now: not paused, not quarantined, and no other of its kind at work on its table."""
+        """What may start now: not paused, not quarantined, and no other of its kind running on its table."""
         now = self._database.now
         at_work = OPERATION.alias("at_work")
         return (

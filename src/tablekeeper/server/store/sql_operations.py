@@ -327,7 +327,7 @@ class SqlOperations:
         return _load(connection, known.operation_id)
 
     def _cancel(self, connection: Connection, operation: Operation, reason: str) -> None:
-        """End what nobody holds; leave a request for whoever holds it. What has ended stays as it is."""
+        """End what nobody holds; leave a request for its holder otherwise. What has ended stays as it is."""
         if operation.status in FINISHED:
             return
         if operation.status in (Status.PENDING, Status.QUARANTINED):

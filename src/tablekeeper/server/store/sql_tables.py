@@ -86,7 +86,7 @@ class SqlTables:
             table = self._load(connection, table_id)
             held = select(func.count()).where(OPERATION.c.tbl_id == table_id, OPERATION.c.status.in_(_HELD))
             if connection.execute(held).scalar_one():
-                raise InvalidRequestError(f"{table.name} has operations at work: cancel them, or wait for their end")
+                raise InvalidRequestError(f"{table.name} has running operations: cancel them, or wait for their end")
             connection.execute(delete(OPERATION).where(OPERATION.c.tbl_id == table_id))
             connection.execute(delete(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id))
             connection.execute(delete(TBL).where(TBL.c.id == table_id))

@@ -1,7 +1,7 @@
 """Executing a clean: files are deleted without the lock, the result is published under it.
 
 A clean that somebody left unfinished comes first, and deletes exactly what its plan says. Files go before the metadata
-table forgets them, and the clean completes last, so that whoever dies on the way leaves a clean that can be repeated
+table forgets them, and the clean completes last, so that a death on the way leaves a clean that can be repeated
 from the start. A partition goes under the lock, and only if nobody is writing and nothing but its marker file is left
 in it: a writer who finds it gone makes it anew.
 """
@@ -94,7 +94,7 @@ def finish_cleans(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> list[CleanResult]:
-    """Execute the cleans that are on the timeline, whoever planned them, and plan none."""
+    """Execute the cleans that are on the timeline, Java's too, and plan none."""
     worker = _Worker(environment, settings, engine, progress or (lambda done, total: None))
     refuse_during_restore(environment, environment.load_timeline())
     return worker.finish_all()

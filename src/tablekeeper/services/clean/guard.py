@@ -39,7 +39,7 @@ class Taken:
 def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | None:
     """Take over a clean that is on the timeline; None if it has been finished, never had a plan, or was dropped.
 
-    Raises `PlanHeldError` if another process is at work on it.
+    Raises `PlanHeldError` if another process is executing it.
     """
     with environment.locked() as held:
         timeline = held.load_timeline()
@@ -100,7 +100,7 @@ def _refuse_held(environment: TableEnvironment, clean: RequestedTime) -> None:
         age_s = heartbeats.ages[clean]
         owner = load_heartbeat_owner(environment.storage, clean)
         raise PlanHeldError(
-            f"table {environment.config.name}: {owner or 'another process'} is at work on the clean {clean}, its "
+            f"table {environment.config.name}: {owner or 'another process'} is executing the clean {clean}, its "
             f"heartbeat is {age_s:.0f} s old. Leave it to that process; should it have died, the clean is free "
             f"{heartbeats.lapses_after_s:.0f} s after the last beat.",
             instant=clean.value,

@@ -144,14 +144,14 @@ def _after_news(environment: TableEnvironment, drafted: Drafted, timeline: Timel
     seen = {i.requested_at for i in known}
     plans = [i for i in timeline.pending_plans if i.requested_at not in seen]
     holds = load_holds(environment, savepoints=savepoints, plans=plans)
-    # Whoever is writing may be about to write into a partition that looks abandoned.
+    # A running writer may be about to write into a partition that looks abandoned.
     is_written = any(i.action in INGESTION for i in timeline.pending)
     draft = drafted.draft.without(holds)
     return draft.keeping(draft.emptied) if is_written else draft
 
 
 def _load_occupied(environment: TableEnvironment, draft: CleanDraft) -> frozenset[str]:
-    """Emptied partitions that hold other files than those that go: a write at work, or what a dead one left."""
+    """Emptied partitions that hold other files than those that go: a running write's, or a dead one's."""
     partitions = list(draft.emptied)
     listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
     occupied = set()
@@ -165,7 +165,7 @@ def _load_occupied(environment: TableEnvironment, draft: CleanDraft) -> frozense
 def _is_worth_publishing(environment: TableEnvironment, drafted: Drafted) -> bool:
     """A plan with something to do; or an empty one, so that the next clean need not look into all partitions again.
 
-    An empty one is recorded where the settings ask for it, and after the listing of many partitions was in vain.
+    An empty one is recorded where the settings ask for it, and after the listing of many partitions found nothing.
     """
     draft, settings = drafted.draft, drafted.draft.settings
     if not draft.is_empty:

@@ -1,6 +1,6 @@
 """Clustering: the rows of many file slices are ordered and written into new file groups, which replace the old ones.
 
-Which slices go together, the strategy decides; how the rows are ordered, the plan says, so that whoever executes it
+The strategy decides which slices go together; the plan says how the rows are ordered, so that every executor
 does the same. Tables with a bucket index cannot be clustered: a row would end up in a file that its bucket does not
 name, and nobody would find it there.
 """

@@ -202,7 +202,7 @@ def _orphans(view: TableView, instant: RequestedTime, files: list[FileInfo], why
             Severity.WARNING,
             instant.value,
             meaning.format(len(young)),
-            f"They are younger than {view.settings.safe_age_s:.0f} s, so that a task may still be at work. Look again "
+            f"They are younger than {view.settings.safe_age_s:.0f} s, so that a task may still be running. Look again "
             "later.",
             paths=young,
         )

@@ -1,7 +1,7 @@
-"""What the plans of table services show: which wait, who is at work on which, and which nobody will execute.
+"""What the plans of table services show: which wait, who executes which, and which nobody will execute.
 
-Only signs that nobody can be at work on a plan lead to a repair. An immutable plan is never taken away: its dead
-attempt is rolled back, so that whoever comes next can execute it. Which other plans go, and when, is lazy clean's
+Only proof that nobody can be executing a plan leads to a repair. An immutable plan is never taken away: its dead
+attempt is rolled back, so that the next process can execute it. Which other plans go, and when, is lazy clean's
 decision (`services/plans/cancel.py`), with the same settings.
 """
 
@@ -80,7 +80,7 @@ def check_cleans(view: TableView) -> Iterator[Finding]:
                 "pending-clean",
                 Severity.INFO,
                 str(clean),
-                f"A clean that was planned {age} ago and has no heartbeat: it waits, or Java is at work on it.",
+                f"A clean that was planned {age} ago and has no heartbeat: it waits, or Java is executing it.",
                 "The next `tablekeeper clean PATH` executes it.",
             )
         else:
@@ -150,7 +150,7 @@ def _stopped(view: TableView, instant: Instant, what: str) -> Finding:
         f"{what}; an attempt was begun, and {beat}. Readers see nothing of it, and the plan can be executed again.",
         again
         if is_abandoned
-        else f"Java beats for services only where several may write: if it is at work, wait. If it is gone, {again}",
+        else f"Java beats for services only where several may write: if it still runs, wait. If it is gone, {again}",
         repair=Repair(RepairKind.ROLL_BACK_ATTEMPT, instant.requested_at.value) if is_abandoned else None,
     )
 
@@ -199,7 +199,7 @@ def _command(instant: Instant) -> str:
 
 def _executor(view: TableView, instant: RequestedTime) -> str:
     owner = (load_heartbeat_owner(view.environment.storage, instant) or "").partition(" ")[0]
-    return f"{owner or 'a process'} is at work on it, last heartbeat {view.heartbeats.ages[instant]:.0f} s ago"
+    return f"{owner or 'a process'} is executing it, last heartbeat {view.heartbeats.ages[instant]:.0f} s ago"
 
 
 def _cancel(instant: RequestedTime, purpose: str) -> str:

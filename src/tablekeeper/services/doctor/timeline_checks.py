@@ -1,4 +1,4 @@
-"""What the timeline, the heartbeats, the markers and the lock show: who is at work, who died, and what is odd."""
+"""What the timeline, the heartbeats, the markers and the lock show: who is writing, who died, and what is odd."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_heartbeats(view: TableView) -> Iterator[Finding]:
                 "heartbeat-without-instant",
                 Severity.WARNING,
                 instant.value,
-                f"The last beat was {age_s:.0f} s ago, and {over}: whoever was at work did not tidy up.",
+                f"The last beat was {age_s:.0f} s ago, and {over}: the process that wrote it did not tidy up.",
                 "It does no harm and can be removed.",
                 repair=Repair(RepairKind.DELETE_HEARTBEAT, instant.value),
             )
@@ -211,7 +211,7 @@ def _pending_write(view: TableView, instant: Instant) -> Finding:
             "running-write",
             Severity.INFO,
             str(instant),
-            f"A writer is at work on it: last heartbeat {beat_s:.0f} s ago.",
+            f"A writer is executing it: last heartbeat {beat_s:.0f} s ago.",
             "Nothing to do.",
         )
     if not view.is_dead(instant):
@@ -221,7 +221,7 @@ def _pending_write(view: TableView, instant: Instant) -> Finding:
             str(instant),
             f"{view.age_text(instant.requested_at)} old and without a heartbeat: it died young, or Java writes with "
             "the single-writer mode and the EAGER policy, which neither locks nor beats.",
-            "If Java is at work, give it optimistic concurrency control, the LAZY policy and the lock of this table.",
+            "If Java writes, give it optimistic concurrency control, the LAZY policy and the lock of this table.",
         )
     beat = "it has no heartbeat" if beat_s is None else f"its last heartbeat was {beat_s:.0f} s ago"
     return Finding(

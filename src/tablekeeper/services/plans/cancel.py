@@ -1,7 +1,7 @@
 """Plans that are not executed: cancelled by somebody, left behind by a dead executor, or too old.
 
 Cancelling a plan is durable: the request is written under the lock before anything else happens. A running executor
-finds it within seconds and removes the plan itself; where nobody is at work, the caller does. An executor that
+finds it within seconds and removes the plan itself; where nobody executes it, the caller does. An executor that
 committed before wins, and the caller is told.
 
 Lazy clean goes through the pending plans, one transaction each: it leaves those with an active heartbeat alone, and
@@ -43,7 +43,7 @@ _POLL_S = 0.5
 class CancelResult:
     """What became of a request to cancel a plan.
 
-    `outcome` is "removed"; "completed" if the executor had committed before; or "requested" if it is still at work: it
+    `outcome` is "removed"; "completed" if the executor had committed before; or "requested" if it still runs: it
     stops within seconds, and should it have died, the next clean removes the plan.
     """
 
@@ -104,7 +104,7 @@ def remove_failed_plan(environment: TableEnvironment, instant: RequestedTime, se
 def why_removed(
     plan: Instant, flags: PlanFlags, settings: LifecycleSettings, *, age_s: float, is_cancelled: bool
 ) -> str:
-    """Why lazy clean takes a pending plan off that nobody is at work on; `""` if it leaves it alone. Pure."""
+    """Why lazy clean takes a pending plan off that nobody holds; `""` if it leaves it alone. Pure."""
     if is_cancelled:
         return "cancelled"
     if flags.mutable and plan.state is State.INFLIGHT:

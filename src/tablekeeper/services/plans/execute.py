@@ -1,8 +1,8 @@
 """The life of a plan after it was scheduled: guard, execute, commit, roll back. Once for all kinds.
 
-Before anything else the executor passes the guard, in one transaction: if the plan has an active heartbeat, somebody
-is at work on it, and we stop; a mutable plan must not be inflight nor the target of a rollback either; then our
-heartbeat starts. So at most one executor is at work on a plan, and nobody rolls it back meanwhile.
+Before anything else the executor passes the guard, in one transaction: if the plan has an active heartbeat, it is
+held, and we stop; a mutable plan must not be inflight nor the target of a rollback either; then our
+heartbeat starts. So a plan has at most one executor, and nobody rolls it back meanwhile.
 
 An attempt that failed is rolled back: by the executor itself if it can, by the next one otherwise. An immutable plan
 stays and is executed again; a mutable one goes with its attempt. A cancellable plan that has to yield, and any plan
@@ -69,7 +69,7 @@ def execute_plan(
 ) -> ServiceResult:
     """Execute the plan, or raise and leave the table as it was.
 
-    `PlanHeldError` if another process is at work on it. A plan that was completed already is no error: the result says
+    `PlanHeldError` if another process is executing it. A plan that was completed already is no error: the result says
     so. `request` is a prepared write of the service's operation.
     """
     clock = request.runtime.clock
@@ -177,7 +177,7 @@ def _refuse_held(environment: TableEnvironment, current: Instant, heartbeats: He
     age_s = heartbeats.ages[current.requested_at]
     owner = (load_heartbeat_owner(environment.storage, current.requested_at) or "").partition(" ")[0]
     raise PlanHeldError(
-        f"{current}: {owner or 'another process'} is at work on it, its heartbeat is {age_s:.0f} s old. Leave it to "
+        f"{current}: {owner or 'another process'} is executing it, its heartbeat is {age_s:.0f} s old. Leave it to "
         f"that process; should it have died, the plan is free {heartbeats.lapses_after_s:.0f} s after the last beat.",
         instant=current.requested_at.value,
         heartbeat_age_s=age_s,
@@ -223,7 +223,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         )
         raise CorruptTableError(file=error.file, reason=reason) from error
     except StorageError:
-        # Whoever took the plan over may have completed it, and a clean deleted what is read here.
+        # A process that took the plan over may have completed it, and a clean may have deleted what is read here.
         AttemptGuard(StorageHandle(environment.storage), entered.attempt, runtime=environment.runtime).check_now()
         raise
     written = finish_write(
@@ -341,7 +341,7 @@ def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseExcept
     try:
         entered.heartbeat.check()
     except FencedError:
-        # Somebody else may be at work on the plan by now.
+        # Another process may hold the plan by now.
         entered.heartbeat.stop()
         return
     try:

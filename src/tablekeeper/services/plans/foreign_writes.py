@@ -89,7 +89,7 @@ def await_announcements(environment: TableEnvironment, silent: tuple[Instant, ..
 
 def _too_long(environment: TableEnvironment, writer: Instant) -> ConflictError:
     return ConflictError(
-        f"table {environment.config.name}: another program is at work on {writer} and has not said yet which file "
+        f"table {environment.config.name}: {writer} is another program's, which has not said yet which file "
         "groups it touches. A plan beside it could hide its rows, so that none was made. Schedule it later, or wait "
         "longer (tablekeeper.planning.announcement.wait.ms).",
         instant="",

@@ -1,7 +1,7 @@
 """Holding a plan for another program that executes it, and that does not pass the guard by itself.
 
 Java Hudi takes the guard for compactions, and executes clusterings and log compactions without one. It knows nothing of
-our flags and cancel requests either. Whoever lets it execute a plan therefore asks here first, and holds the plan with
+our flags and cancel requests either. Before it executes a plan for us, its caller asks here and holds the plan with
 a heartbeat meanwhile, so that nobody else executes it or rolls it back.
 """
 
@@ -26,7 +26,7 @@ _OWNER = "another-program"
 def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
     """Raise if another program must not execute this plan now.
 
-    `PlanHeldError` if somebody is at work on it, `PlanCancelledError` if it was cancelled, `UnsupportedFeatureError`
+    `PlanHeldError` if another process executes it, `PlanCancelledError` if it was cancelled, `UnsupportedFeatureError`
     if it may have to yield: only our own executor looks for that before it commits.
     """
     if _load_flags(environment, plan).can_be_removed:
@@ -45,7 +45,7 @@ def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
     if heartbeats.is_active(plan.requested_at):
         age_s = heartbeats.ages[plan.requested_at]
         raise PlanHeldError(
-            f"{plan}: another process is at work on it, its heartbeat is {age_s:.0f} s old. Leave it to that process.",
+            f"{plan}: another process is executing it, its heartbeat is {age_s:.0f} s old. Leave it to that process.",
             instant=plan.requested_at.value,
             heartbeat_age_s=age_s,
         )
@@ -55,7 +55,7 @@ def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
 def hold_plan(environment: TableEnvironment, plan: Instant) -> Iterator[Heartbeat]:
     """Pass the guard in one transaction, and beat for the plan until the block ends.
 
-    The heartbeat ends by itself if it cannot be renewed in time: whoever holds the plan asks its `check`.
+    The heartbeat ends by itself if it cannot be renewed in time: the holder asks its `check`.
     """
     with environment.locked() as held:
         timeline = held.load_timeline()

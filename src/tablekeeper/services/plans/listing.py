@@ -1,4 +1,4 @@
-"""The plans that wait on the timeline: what each is about, who is at work on it, and for how long it has waited."""
+"""The plans that wait on the timeline: what each is about, who holds it, and for how long it has waited."""
 
 from __future__ import annotations
 
@@ -59,7 +59,11 @@ class PendingPlanView:
         kind = ", ".join(
             name for name, is_so in (("mutable", self.flags.mutable), ("cancellable", self.flags.cancellable)) if is_so
         )
-        held = f", {self.owner or 'somebody'} at work, {self.heartbeat_age_s:.0f} s ago" if self.is_held else ""
+        held = (
+            f", held by {self.owner or 'somebody'}, last heartbeat {self.heartbeat_age_s:.0f} s ago"
+            if self.is_held
+            else ""
+        )
         off = f", cancelled: {self.cancelled}" if self.cancelled else ""
         return (
             f"{self.instant}  {self.service} {self.state}{f' ({kind})' if kind else ''}, {self.age_s:.0f} s old, "

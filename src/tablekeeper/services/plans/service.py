@@ -111,7 +111,7 @@ class Service(Protocol):
 
     @property
     def plan_strategy(self) -> Strategy:
-        """What plans that are made here name, so that whoever executes one does it alike."""
+        """What plans that are made here name, so that every executor does the same."""
         ...
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:

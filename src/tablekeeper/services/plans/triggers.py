@@ -1,6 +1,6 @@
 """Whether a table service is due, by Hudi's triggers: so many commits, so much time, both or either. Pure.
 
-Triggers are for services that run by themselves, after a write or beside it. Whoever asks for one gets it at once.
+Triggers are for services that run by themselves, after a write or beside it. A service that is asked for runs at once.
 `completed` are the completed plans of the service (`partitions.load_completed_plans`), by requested time.
 """
 

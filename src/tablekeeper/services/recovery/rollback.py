@@ -1,6 +1,6 @@
 """Rolling an instant back because somebody asks for it: what is allowed, and what would go.
 
-Pending writes go unless their writer is at work. A completed write goes if nothing stands on it: no write completed
+Pending writes go unless their writer is alive. A completed write goes if nothing stands on it: no write completed
 after it, nobody is writing, no plan of a table service counts on its files, no savepoint protects it, and what it
 replaced is still there to come back. Otherwise the way back is a restore. The last one in front of archived writes
 stays, because they count as committed by lying before it.
@@ -139,7 +139,7 @@ def _refuse(environment: TableEnvironment, timeline: Timeline, current: Instant)
     heartbeats = environment.load_heartbeats()
     if heartbeats.is_active(current.requested_at):
         raise InvalidRequestError(
-            f"{current} has a heartbeat of {heartbeats.ages[current.requested_at]:.0f} s ago: its writer is at work. "
+            f"{current} has a heartbeat of {heartbeats.ages[current.requested_at]:.0f} s ago: its writer is alive. "
             f"Stop the writer first; its heartbeat lapses after {heartbeats.lapses_after_s:.0f} s."
         )
 

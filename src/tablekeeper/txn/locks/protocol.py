@@ -58,7 +58,7 @@ class Lease(Protocol):
         ...
 
     def look(self) -> None:
-        """The same as far as the clocks tell, without asking whoever keeps the lock: cheap, before every change."""
+        """The same as far as the clocks tell, without asking the store: cheap, before every change."""
         ...
 
     def release(self) -> None:

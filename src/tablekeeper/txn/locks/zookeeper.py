@@ -10,7 +10,7 @@ writers and ours stand in one queue: same path, same names, same order. Invarian
   another writer may hold the lock by now, and nobody can tell before the connection is back.
 - `check` asks the ensemble, by a transaction that goes through the leader like any write: a holder that
   slept past its session is refused, whatever its own threads have noticed by then.
-- The node of a process that is dead on this machine is removed by whoever waits behind it, so that a
+- The node of a process that is dead on this machine is removed by the one that waits behind it, so that a
   killed writer need not be waited for until its session expires. Java's nodes are never touched.
 """
 
@@ -44,7 +44,7 @@ from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 __all__ = ["ZookeeperLock"]
 
 _LOG = logging.getLogger(__name__)
-# What the client library says about connections reaches whoever configures logging, and no screen by itself.
+# What the client library says about connections goes to the logging of the application, and to no screen by itself.
 _CLIENT_LOG = logging.getLogger(f"{__name__}.client")
 _CLIENT_LOG.addHandler(logging.NullHandler())
 
@@ -145,7 +145,7 @@ class _Queue:
     """The node of one lock, seen through a session of its own.
 
     `news` is set when a watched node or the connection changes. `interruptions` counts how often the connection was
-    lost: whoever relies on the session compares it with what it was.
+    lost: code that relies on the session compares it with what it was.
     """
 
     def __init__(self, path: str, *, name: str, settings: ZookeeperSettings, runtime: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""Commits that came in while a write was at work and share no file group with it, but keys or partitions.
+"""Commits that came in while a write was running and share no file group with it, but keys or partitions.
 
 The other commit lands when the first writer has written its files and is about to commit.
 """
