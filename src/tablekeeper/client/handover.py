@@ -15,6 +15,7 @@ from typing import Any
 from tablekeeper.client.http import ServiceClient, ServiceUnreachableError, path_of
 from tablekeeper.config.hosting_settings import HostingSettings
 from tablekeeper.errors import TablekeeperError
+from tablekeeper.model.results import Result
 from tablekeeper.runtime import Runtime
 
 __all__ = ["Handover", "HandoverTable", "hand_over"]
@@ -33,7 +34,7 @@ class HandoverTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(Result):
     """Services that the Table Management Service took over, the plans that it was told of, and why it took no more."""
 
     addresses: tuple[str, ...]
@@ -44,14 +45,6 @@ class Handover:
     def __repr__(self) -> str:
         taken = f"{', '.join(self.services)} handed over to {', '.join(self.addresses)}" if self.services else "nothing"
         return f"{taken}; {self.refusal}" if self.refusal else taken
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "addresses": list(self.addresses),
-            "services": list(self.services),
-            "plans": list(self.plans),
-            "refusal": self.refusal,
-        }
 
 
 def hand_over(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tablekeeper.model import RequestedTime
+from tablekeeper.model.results import Result
 
 __all__ = ["MetadataCompaction"]
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataCompaction:
+class MetadataCompaction(Result):
     """`instant` is the compaction that was completed, None if there was none; `reason` says why not.
 
     `is_held_up`: a compaction was due and could not be, for the reason. `removed_attempts` are compactions that a
@@ -27,19 +27,6 @@ class MetadataCompaction:
     reason: str = ""
     is_held_up: bool = False
     lock_held_s: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "instant": self.instant.value if self.instant is not None else None,
-            "delta_commits": self.delta_commits,
-            "files_written": self.files_written,
-            "bytes_written": self.bytes_written,
-            "files_deleted": self.files_deleted,
-            "removed_attempts": [each.value for each in self.removed_attempts],
-            "reason": self.reason,
-            "is_held_up": self.is_held_up,
-            "lock_held_s": round(self.lock_held_s, 3),
-        }
 
     def __str__(self) -> str:
         if self.instant is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.model import FileSlice, Instant
+from tablekeeper.model.results import Listing
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.timeline import Timeline
 
@@ -17,19 +17,10 @@ __all__ = ["FileListing", "TableDescription", "TimelineListing", "describe_table
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineListing:
+class TimelineListing(Listing[Instant]):
     """Instants of the active timeline by requested time."""
 
     instants: tuple[Instant, ...]
-
-    def __len__(self) -> int:
-        return len(self.instants)
-
-    def __iter__(self) -> Iterator[Instant]:
-        return iter(self.instants)
-
-    def __getitem__(self, position: int) -> Instant:
-        return self.instants[position]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [
@@ -47,19 +38,10 @@ class TimelineListing:
 
 
 @dataclass(frozen=True, slots=True)
-class FileListing:
+class FileListing(Listing[FileSlice]):
     """The newest slice of each file group."""
 
     slices: tuple[FileSlice, ...]
-
-    def __len__(self) -> int:
-        return len(self.slices)
-
-    def __iter__(self) -> Iterator[FileSlice]:
-        return iter(self.slices)
-
-    def __getitem__(self, position: int) -> FileSlice:
-        return self.slices[position]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.model import RequestedTime
+from tablekeeper.model.results import Listing
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["HeartbeatListing", "WriterHeartbeat", "load_heartbeat_listing"]
@@ -35,22 +35,10 @@ class WriterHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatListing:
+class HeartbeatListing(Listing[WriterHeartbeat]):
     """All heartbeats of a table by instant."""
 
     heartbeats: tuple[WriterHeartbeat, ...]
-
-    def __len__(self) -> int:
-        return len(self.heartbeats)
-
-    def __iter__(self) -> Iterator[WriterHeartbeat]:
-        return iter(self.heartbeats)
-
-    def __getitem__(self, position: int) -> WriterHeartbeat:
-        return self.heartbeats[position]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        return [each.to_dict() for each in self.heartbeats]
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.heartbeats)) or "no heartbeats"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tablekeeper.model import RequestedTime
+from tablekeeper.model.results import Result
 
 __all__ = ["CleanResult"]
 
 
 @dataclass(frozen=True, slots=True)
-class CleanResult:
+class CleanResult(Result):
     """A clean that completed.
 
     `bytes` is None for a plan of Java's, which does not say. `finished_before` are cleans that others had left
@@ -32,23 +32,6 @@ class CleanResult:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     lock_held_s: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "instant": self.instant.value,
-            "policy": self.policy,
-            "files_deleted": self.files_deleted,
-            "bytes": self.bytes,
-            "partitions": list(self.partitions),
-            "deleted_partitions": list(self.deleted_partitions),
-            "earliest_retained": self.earliest_retained,
-            "was_resumed": self.was_resumed,
-            "finished_before": [each.value for each in self.finished_before],
-            "rolled_back": [each.value for each in self.rolled_back],
-            "notes": list(self.notes),
-            "seconds": round(self.seconds, 3),
-            "lock_held_s": round(self.lock_held_s, 3),
-        }
 
     def __repr__(self) -> str:
         size = "" if self.bytes is None else f" ({self.bytes:,} bytes)"

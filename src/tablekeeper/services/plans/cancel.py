@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
+from tablekeeper.model.results import Result
 from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import remove_plan
 from tablekeeper.timeline import Timeline, parse_time
@@ -40,7 +40,7 @@ _POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class CancelResult:
+class CancelResult(Result):
     """What became of a request to cancel a plan.
 
     `outcome` is "removed"; "completed" if the executor had committed before; or "requested" if it still runs: it
@@ -54,9 +54,6 @@ class CancelResult:
     @property
     def is_removed(self) -> bool:
         return self.outcome == "removed"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"instant": self.instant.value, "outcome": self.outcome, "reason": self.reason}
 
     def __repr__(self) -> str:
         says = {

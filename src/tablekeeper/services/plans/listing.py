@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tablekeeper.errors import NotFoundError
 from tablekeeper.model import Instant, PlanFlags, RequestedTime, ServiceKind
+from tablekeeper.model.results import Listing
 from tablekeeper.timeline import parse_time
 from tablekeeper.timeline.plans import load_plan
 from tablekeeper.txn.cancel_requests import load_cancel_request
@@ -72,22 +72,10 @@ class PendingPlanView:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanListing:
+class PlanListing(Listing[PendingPlanView]):
     """All pending plans, the oldest first."""
 
     plans: tuple[PendingPlanView, ...]
-
-    def __len__(self) -> int:
-        return len(self.plans)
-
-    def __iter__(self) -> Iterator[PendingPlanView]:
-        return iter(self.plans)
-
-    def __getitem__(self, position: int) -> PendingPlanView:
-        return self.plans[position]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        return [plan.to_dict() for plan in self.plans]
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.plans)) or "no pending plans"

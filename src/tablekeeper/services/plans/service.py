@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.model import CompletionTime, FileGroupId, Plan, RequestedTime, ServiceKind, Strategy, Work
+from tablekeeper.model.results import Result
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
@@ -120,7 +121,7 @@ class Service(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceResult:
+class ServiceResult(Result):
     """Outcome of an execution. `outcome` is "completed", or "already completed" if somebody else did it before."""
 
     instant: RequestedTime
@@ -135,22 +136,6 @@ class ServiceResult:
     seconds: float = 0.0
     lock_held_s: float = 0.0
     notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "instant": self.instant.value,
-            "service": self.service,
-            "outcome": self.outcome,
-            "completed_at": self.completed_at.value if self.completed_at is not None else None,
-            "file_groups": self.file_groups,
-            "files": list(self.files),
-            "rows": self.rows,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "seconds": round(self.seconds, 3),
-            "lock_held_s": round(self.lock_held_s, 3),
-            "notes": list(self.notes),
-        }
 
     def __repr__(self) -> str:
         return (

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
@@ -28,6 +27,7 @@ from tablekeeper.model import (
     State,
     join_path,
 )
+from tablekeeper.model.results import Result
 from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_instant, load_partitions_by_listing
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
@@ -42,7 +42,7 @@ __all__ = ["RollbackResult", "execute_rollback"]
 
 
 @dataclass(frozen=True, slots=True)
-class RollbackResult:
+class RollbackResult(Result):
     """What a rollback did, or with `dry_run` would do. `state` is the one in which the instant was found.
 
     `plan_stays`: the instant is a table service whose plan can be run again.
@@ -55,17 +55,6 @@ class RollbackResult:
     rollback: RequestedTime | None = None
     dry_run: bool = False
     plan_stays: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "instant": self.instant.value,
-            "action": self.action,
-            "state": self.state,
-            "rollback": self.rollback.value if self.rollback is not None else None,
-            "files": list(self.files),
-            "dry_run": self.dry_run,
-            "plan_stays": self.plan_stays,
-        }
 
     def __repr__(self) -> str:
         done = "would be rolled back" if self.dry_run else f"rolled back by {self.rollback}"

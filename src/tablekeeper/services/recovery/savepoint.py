@@ -7,9 +7,8 @@ completed, because that is what a restore brings back: a write that began earlie
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError
 from tablekeeper.format.plans import (
@@ -18,6 +17,7 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.metadata_table.update import release_indexes
 from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.model.results import Listing, Result
 from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.retention import load_readable_from
 from tablekeeper.snapshot.snapshot import load_snapshot
@@ -45,7 +45,7 @@ _USER = "tablekeeper"
 
 
 @dataclass(frozen=True, slots=True)
-class Savepoint:
+class Savepoint(Result):
     """A protected commit; `files` are names by partition path."""
 
     instant: RequestedTime
@@ -58,44 +58,23 @@ class Savepoint:
     def file_count(self) -> int:
         return sum(len(names) for names in self.files.values())
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "instant": self.instant.value,
-            "comment": self.comment,
-            "user": self.user,
-            "saved_at_ms": self.saved_at_ms,
-            "files": {partition: list(names) for partition, names in self.files.items()},
-        }
-
     def __repr__(self) -> str:
         comment = f" ({self.comment})" if self.comment else ""
         return f"savepoint {self.instant}{comment}, {self.file_count} files, by {self.user}"
 
 
 @dataclass(frozen=True, slots=True)
-class SavepointListing:
+class SavepointListing(Listing[Savepoint]):
     """The savepoints of a table by the time of their commits."""
 
     savepoints: tuple[Savepoint, ...]
-
-    def __len__(self) -> int:
-        return len(self.savepoints)
-
-    def __iter__(self) -> Iterator[Savepoint]:
-        return iter(self.savepoints)
-
-    def __getitem__(self, position: int) -> Savepoint:
-        return self.savepoints[position]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        return [each.to_dict() for each in self.savepoints]
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self.savepoints)) or "no savepoints"
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreResult:
+class RestoreResult(Result):
     """What a restore did, or with `dry_run` would do; `instants` are rolled back, in this order."""
 
     savepoint: RequestedTime
@@ -103,15 +82,6 @@ class RestoreResult:
     files: tuple[str, ...] = ()
     restore: RequestedTime | None = None
     dry_run: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "savepoint": self.savepoint.value,
-            "restore": self.restore.value if self.restore is not None else None,
-            "instants": list(self.instants),
-            "files": list(self.files),
-            "dry_run": self.dry_run,
-        }
 
     def __repr__(self) -> str:
         head = f"restore to {self.savepoint}: {len(self.instants)} instants"
