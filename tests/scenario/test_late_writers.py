@@ -233,3 +233,31 @@ def test_a_plan_that_lands_after_its_files_were_taken_back_is_taken_away(name: s
     assert world.rows() == (ROWS_OF_FIRST if name == "executor" else [("a", 1.0), ("b", 2.0), ("c", 1.0)])
     assert not [finding for finding in world.table.doctor().findings if finding.severity is Severity.ERROR]
     world.forget()
+
+
+@pytest.mark.parametrize("at", [".deltacommit", "rome/.hoodie_partition_metadata"], ids=["lock", "attempt"])
+def test_a_store_with_scopes_lets_no_change_through_that_a_driver_makes_too_late(at: str) -> None:
+    """The driver would die directly after the change, before it could take it back."""
+    world = World(table_type="mor", options={"hoodie.write.lock.provider": LEASED_LOCK})
+    world.upsert(FIRST)
+    rows = trips(("a", "sf", 9, 9.0), ("d", "rome", 9, 9.0))
+    known: set[str] = set()
+
+    def others(table: Any) -> None:
+        known.update(file.path for file in world.storage.walk(""))
+        world.clock.stall(LAPSED_S)
+        table.upsert(trips(("b", "sf", 2, 2.0)))
+        known.update(file.path for file in world.storage.walk(""))
+
+    asleep = calls_before(
+        world, lambda table: table.upsert(rows), lambda kind, path: kind == "put_if_absent" and path.endswith(at)
+    )
+    crew = Crew(world)
+    crew.add("late", lambda table: table.upsert(rows), point=FaultPoint(asleep + 1, Fault.DEATH_AFTER))
+    crew.add("others", others)
+    outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert outcomes["others"].error is None
+    assert isinstance(outcomes["late"].error, FencedError)
+    assert not [file.path for file in world.storage.walk("") if file.path not in known]
+    assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
+    world.forget()
