@@ -261,3 +261,30 @@ def test_a_store_with_scopes_lets_no_change_through_that_a_driver_makes_too_late
     assert not [file.path for file in world.storage.walk("") if file.path not in known]
     assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
     world.forget()
+
+
+def test_whoever_hides_a_commit_late_on_an_object_store_brings_it_back() -> None:
+    """Others have withdrawn the rollback by then, and written on top of the commit."""
+    world = World(options={"hoodie.write.lock.provider": LEASED_LOCK})
+    world.has_scopes = False
+    world.upsert(FIRST)
+    newest = world.upsert(LATE).instant
+    world.clock.advance(10)
+
+    def others(table: Any) -> None:
+        world.clock.stall(LAPSED_S)
+        table.upsert(trips(("b", "sf", 2, 2.0)))
+
+    def is_hidden(kind: str, path: str) -> bool:
+        return kind == "delete" and path.endswith(".commit")
+
+    crew = Crew(world)
+    crew.add("late", lambda table: table.rollback(newest))
+    crew.add("others", others)
+    asleep = calls_before(world, lambda table: table.rollback(newest), is_hidden)
+    outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert outcomes["others"].error is None
+    assert isinstance(outcomes["late"].error, FencedError)
+    assert world.rows() == [("a", 9.0), ("b", 2.0), ("c", 1.0), ("d", 9.0)]
+    assert not world.timeline.pending
+    world.forget()
