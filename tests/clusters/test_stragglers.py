@@ -1,13 +1,14 @@
 """Attempts at tasks that end when Spark has long gone on without them, for every operation and service.
 
-Spark speculates, and the attempt that lost its race sleeps at its first file until the operation is over. What it does
-then must not show: neither in the rows of a read that goes by commits, nor to readers like Java's, who take every file
-of a completed instant.
+Such an attempt sleeps at its first file until the operation is over: it lost its race against a copy, or Spark gave up
+its machine. What it does then must not show: neither in the rows of a read that goes by commits, nor to readers like
+Java's, who take every file of a completed instant.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +17,17 @@ from typing import Any
 
 import pytest
 
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tests.support.moto_server import MotoServer, moto_server
-from tests.support.spark_cluster import SparkCluster
+from tests.support.spark_cluster import SparkCluster, SparkWorker
 from tests.support.straggler_life import OPERATIONS, Plan
 
 WITHOUT_TASKS = {"delete_partitions"}
+GIVES_UP = {
+    "spark.network.timeout": "12s",
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.network.timeoutInterval": "2s",
+}
 PATIENCE_S = 500.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -71,3 +78,34 @@ def test_attempts_that_lost_their_race_never_show(
         assert each["late"] == ([] if name in WITHOUT_TASKS else ["FencedError"]), name
         assert each["strays"] == [], name
         assert each["has_its_rows"], name
+
+
+def test_a_machine_that_spark_gave_up_adds_nothing_when_it_goes_on(
+    cluster: SparkCluster, tmp_path: Path, folder: Path
+) -> None:
+    life = start(
+        cluster, Plan(cluster.url, str(folder), str(tmp_path / "t"), spark=GIVES_UP, operations=["bulk_insert"])
+    )
+    frozen = machine_of(cluster, await_sleeper(life, folder))
+    frozen.freeze()
+    try:
+        (told,) = told_by(life)
+    finally:
+        frozen.thaw()
+    assert told == {"operation": "bulk_insert", "late": ["FencedError"], "strays": [], "has_its_rows": True}
+
+
+def await_sleeper(life: subprocess.Popen[str], folder: Path) -> int:
+    """The process of the attempt that sleeps."""
+    clock = SYSTEM_RUNTIME.clock
+    until_s = clock.monotonic_s() + PATIENCE_S
+    while True:
+        for path in folder.glob("asleep-*"):
+            return int(path.name.partition("-")[2])
+        assert life.poll() is None, life.communicate()
+        assert clock.monotonic_s() < until_s
+        clock.sleep(0.1)
+
+
+def machine_of(cluster: SparkCluster, pid: int) -> SparkWorker:
+    return next(worker for worker in cluster.workers if worker.process.pid == os.getsid(pid))
