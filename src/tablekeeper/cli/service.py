@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -326,8 +327,8 @@ def alarms(
 ) -> None:
     """Open alarms."""
     found = client_of(url).get("/v1/alarms", {"resolved": "true" if resolved else None})["alarms"]
-    columns = ("alarm_id", "rule", "text", "opened_ms", "resolved_ms")
-    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
+    columns = ("id", "rule", "text", "opened", "resolved")
+    _show(found, as_json=as_json, columns=columns, row=_alarm_row)
 
 
 @management_commands.command(
@@ -416,6 +417,15 @@ def _operation_row(operation: Mapping[str, Any]) -> list[str]:
         operation["queue"],
         operation["note"] or operation["why"],
     ]
+
+
+def _alarm_row(alarm: Mapping[str, Any]) -> list[str]:
+    times = (_moment(alarm["opened_ms"]), _moment(alarm["resolved_ms"]) if alarm["resolved_ms"] else "")
+    return [str(alarm["alarm_id"]), alarm["rule"], alarm["text"], *times]
+
+
+def _moment(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _split(table: str) -> tuple[str, str]:

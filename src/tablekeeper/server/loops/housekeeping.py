@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tablekeeper.server.decisions.alarms import World, plan_alarms
 from tablekeeper.server.loops.context import LoopContext, about
-from tablekeeper.server.model import Alarm, Operation, Status
+from tablekeeper.server.model import Alarm, ManagedTable, Operation, Status
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter, UnknownRecordError
 
 __all__ = ["AlarmLoop", "BeatLoop", "ExpireLoop", "PruneLoop"]
@@ -96,7 +96,7 @@ class AlarmLoop:
         still_open = {each.key: each for each in self._load_open()}
         changed = sum(store.open_alarm(each.alarm(channels)) for key, each in firing.items() if key not in still_open)
         for key, alarm in still_open.items():
-            if key not in firing and not self._still_stands(alarm.rule, alarm.operation_id):
+            if key not in firing and not self._still_stands(alarm):
                 changed += store.resolve_alarm(key, channels=channels)
         return changed
 
@@ -121,10 +121,19 @@ class AlarmLoop:
             operations=tuple(operations),
             names={each.table_id: self._name(each.table_id) for each in operations},
             mended=frozenset(each.operation_id for each in operations if self._is_mended(each)),
-            quarantined=tuple(store.list_tables(TableFilter(is_quarantined=True), Page(limit=_SEEN))),
+            quarantined=tuple(self._load_quarantined()),
             depths=tuple(store.queue_depths()),
             instances=tuple(store.list_instances()),
         )
+
+    def _load_quarantined(self) -> Iterator[ManagedTable]:
+        after = 0
+        for _ in range(_MOST_PAGES):
+            page = self._context.store.list_tables(TableFilter(is_quarantined=True), Page(after, _BATCH))
+            yield from page
+            if len(page) < _BATCH:
+                return
+            after = page[-1].table_id
 
     def _name(self, table_id: int) -> str:
         if table_id not in self._names:
@@ -144,12 +153,17 @@ class AlarmLoop:
         newest = self._context.store.list_operations(newer, Page(limit=1))
         return bool(newest) and newest[0].operation_id > operation.operation_id
 
-    def _still_stands(self, rule: str, operation_id: int | None) -> bool:
-        """Whether an alarm about an operation that was not among those looked at is to stay open."""
-        if operation_id is None or rule not in ("failed", "quarantined"):
+    def _still_stands(self, alarm: Alarm) -> bool:
+        """Whether an alarm about an operation that was not among those looked at is to stay open.
+
+        Where much waits or fails those looked at change from round to round: that resolves nothing.
+        """
+        if alarm.operation_id is None:
             return False
         try:
-            operation = self._context.store.load_operation(operation_id)
+            operation = self._context.store.load_operation(alarm.operation_id)
         except UnknownRecordError:
             return False
-        return operation.status in (Status.FAILED, Status.QUARANTINED) and not self._is_mended(operation)
+        mended = frozenset({operation.operation_id} if self._is_mended(operation) else ())
+        world = World(self._context.store.now_ms(), (operation,), {}, mended)
+        return any(each.key == alarm.key for each in plan_alarms(world, self._context.settings.timing))
