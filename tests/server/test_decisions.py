@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tablekeeper.server.decisions.alarms import BACKLOG, World, plan_alarms
 from tablekeeper.server.decisions.choose import AGING_S, choose_next, urgencies
-from tablekeeper.server.decisions.due import foresee, plan_due, table_facts
+from tablekeeper.server.decisions.due import foresee, plan_due, seconds_until_due, table_facts
 from tablekeeper.server.decisions.explain import explain_operation
 from tablekeeper.server.decisions.outcomes import back_off_s, judge_attempt
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
@@ -61,6 +61,8 @@ def an_operation(**more: Any) -> Operation:
             [COMPACTION],
         ),
         ({"deltas_since_compaction": 1, "behind_since_ms": NOW_MS - 59_000}, replace(ALL, compact_after_s=60), []),
+        ({"deltas_since_compaction": 1, "behind_since_ms": NOW_MS - 2_699_000}, ALL, []),
+        ({"deltas_since_compaction": 1, "behind_since_ms": NOW_MS - 2_700_000}, ALL, [COMPACTION]),
         ({"deltas_since_log_compaction": 5}, ALL, [ServiceAction.LOG_COMPACTION]),
         ({"commits_since_clustering": 20}, ALL, [CLUSTERING]),
         ({"commits_since_clean": 10}, ALL, [CLEAN]),
@@ -74,6 +76,25 @@ def test_what_is_due_follows_from_timeline_and_policy(
     due = plan_due(replace(QUIET, **summary), policy, now_ms=NOW_MS)
     assert [each.action for each in due] == actions
     assert all(each.instant == f"{each.action.value}@{QUIET.newest_time}" for each in due)
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "policy", "left_s"),
+    [
+        (100, ALL, 2600.0),
+        (100, replace(ALL, compact_after_s=160), 60.0),
+        # Where it is due already, or never by itself, no look is hurried.
+        (2700, ALL, None),
+        (100, replace(ALL, services=(CLEAN,)), None),
+    ],
+)
+def test_the_moment_at_which_time_alone_makes_a_compaction_due(
+    behind_s: int, policy: Policy, left_s: float | None
+) -> None:
+    behind = replace(QUIET, deltas_since_compaction=1, behind_since_ms=NOW_MS - 1000 * behind_s)
+    assert seconds_until_due(behind, policy, now_ms=NOW_MS) == left_s
+    assert seconds_until_due(replace(behind, is_mor=False), policy, now_ms=NOW_MS) is None
+    assert seconds_until_due(QUIET, policy, now_ms=NOW_MS) is None
 
 
 def test_a_plan_that_waits_is_due_whatever_the_policy_hosts_and_no_second_one_is_made() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tablekeeper.runtime import SYSTEM_RUNTIME, Event
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.loops.looks import LookLoop
-from tablekeeper.server.model import ManagedTable
+from tablekeeper.server.model import ManagedTable, TableFacts
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable
 from tablekeeper.server.store.sql import SqlJobStore
@@ -102,3 +102,21 @@ def test_an_idle_table_is_looked_at_once_an_hour(tmp_path: Path, store: SqlJobSt
     # Registered together they are looked at often, then less and less.
     assert seen[0] >= 5 * tables
     assert 0.85 * tables * hours <= seen[-1] - seen[3] <= 1.15 * tables * hours
+
+
+def test_an_idle_table_is_looked_at_again_when_its_freshness_target_asks_for_it(tmp_path: Path) -> None:
+    opened = open_service(ServerSettings(work_dir=tmp_path), runtime=SYSTEM_RUNTIME)
+    try:
+        store = opened.store
+        table, _ = store.register_table(NewTable("db", "idle", "/lake/idle"))
+        # Looked at so often without news that the pause would be the longest there is.
+        for _ in range(9):
+            store.finish_look(table.table_id, None, next_in_s=0.0, is_idle=True)
+        behind = replace(QUIET, deltas_since_compaction=1, behind_since_ms=store.now_ms() - 2_500_000)
+        store.finish_look(table.table_id, TableFacts(newest_time=QUIET.newest_time), next_in_s=0.0, is_idle=True)
+        LookLoop(replace(opened.context, look=lambda _: behind)).run_once()
+        found = store.load_table(table.table_id)
+        assert found.facts.commits_behind == 1
+        assert 100 < (found.look_at_ms - store.now_ms()) / 1000 <= 200
+    finally:
+        opened.stop()

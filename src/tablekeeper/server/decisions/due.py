@@ -14,7 +14,16 @@ from tablekeeper.server.model import ServiceAction, TableFacts, unplanned_instan
 from tablekeeper.server.policy import MINUTES_PER_DAY, Policy
 from tablekeeper.table.summary import TimelineSummary
 
-__all__ = ["REMEMBERED", "DueWork", "Outlook", "foresee", "misses_target", "plan_due", "table_facts"]
+__all__ = [
+    "REMEMBERED",
+    "DueWork",
+    "Outlook",
+    "foresee",
+    "misses_target",
+    "plan_due",
+    "seconds_until_due",
+    "table_facts",
+]
 
 NOTHING_FOUND: Mapping[ServiceAction, str] = {}
 REMEMBERED = frozenset({ServiceAction.CLUSTERING, ServiceAction.CLEAN, ServiceAction.ARCHIVE})
@@ -189,7 +198,24 @@ def _compaction(summary: TimelineSummary, policy: Policy, now_ms: int) -> str:
     if policy.max_read_amplification is not None and 1 + behind > policy.max_read_amplification:
         return f"reads merge up to {behind} logs, more than {policy.max_read_amplification:g}x read amplification"
     age_s = (now_ms - (summary.behind_since_ms or now_ms)) // 1000
-    return _enough(age_s, policy.compact_after_s, "seconds since the first delta commit that is not compacted")
+    since = "seconds since the first delta commit that is not compacted"
+    by_age = _enough(age_s, policy.compact_after_s, since)
+    return by_age or _enough(age_s, _refresh_after_s(policy), f"{since}, for the freshness target")
+
+
+def seconds_until_due(summary: TimelineSummary, policy: Policy, *, now_ms: int) -> float | None:
+    """When a compaction becomes due although nobody writes; None if it does not, or is due already."""
+    limits = [each for each in (policy.compact_after_s, _refresh_after_s(policy)) if each is not None]
+    is_behind = summary.is_mor and summary.deltas_since_compaction and summary.behind_since_ms is not None
+    if not limits or not is_behind or not policy.hosts(ServiceAction.COMPACTION):
+        return None
+    left_s = min(limits) - (now_ms - (summary.behind_since_ms or now_ms)) / 1000
+    return left_s if left_s > 0 else None
+
+
+def _refresh_after_s(policy: Policy) -> int | None:
+    """What is left of the freshness target then is for the compaction itself, and for what it waits for."""
+    return None if policy.fresh_within_s is None else policy.fresh_within_s * 3 // 4
 
 
 def _enough(count: int, least: int | None, what: str) -> str:

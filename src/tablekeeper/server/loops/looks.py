@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tablekeeper.runtime import Event
-from tablekeeper.server.decisions.due import REMEMBERED, DueWork, misses_target, plan_due, table_facts
+from tablekeeper.server.decisions.due import (
+    REMEMBERED,
+    DueWork,
+    misses_target,
+    plan_due,
+    seconds_until_due,
+    table_facts,
+)
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
 from tablekeeper.server.loops.context import LoopContext, about
 from tablekeeper.server.model import ManagedTable, ServiceAction, Status, unplanned_instant
@@ -120,9 +127,12 @@ class LookLoop:
         if facts.behind_since_ms is not None and self._found_nothing_to_compact(table, summary):
             facts = replace(facts, commits_behind=0, behind_since_ms=None, read_amplification=1.0)
         is_idle = not has_work and summary.newest_time == table.facts.newest_time
-        self._context.store.finish_look(
-            table.table_id, facts, next_in_s=self._pause_s(table, is_idle=is_idle), is_idle=is_idle
-        )
+        next_in_s = self._pause_s(table, is_idle=is_idle)
+        store = self._context.store
+        due_in_s = seconds_until_due(summary, store.effective_policy(table), now_ms=store.now_ms())
+        if due_in_s is not None:
+            next_in_s = min(next_in_s, max(due_in_s, self._context.settings.timing.look_min_s))
+        store.finish_look(table.table_id, facts, next_in_s=next_in_s, is_idle=is_idle)
 
     def _found_nothing_to_compact(self, table: ManagedTable, summary: TimelineSummary) -> bool:
         """Whether a compaction found no log on this very timeline: delta commits can hold base files only."""
