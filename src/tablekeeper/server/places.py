@@ -50,8 +50,8 @@ class AllowedPlaces:
 
     def recheck(self, base_path: str) -> None:
         """Refuse a registered path that is allowed no more, or leads elsewhere because a link was put there."""
-        found = self.canonical(base_path)
-        if found != base_path and not any(_below(base_path, place) == base_path for place in self._places):
+        found, spelled = self.canonical(base_path), canonical_uri(base_path)
+        if found != spelled and not any(_below(spelled, place) == spelled for place in self._places):
             raise ForbiddenPlaceError(f"{base_path} is a link to {found} by now: register that place instead")
 
 
