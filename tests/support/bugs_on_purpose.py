@@ -168,15 +168,6 @@ def a_stream_asks_for_its_batch_before_the_lock_only() -> Patch:
     return patch.object(streaming.BatchGuard, "__call__", _nothing)
 
 
-@bug("wrong clocks")
-def a_heartbeat_from_the_future_counts_for_ever() -> Patch:
-    def is_active(self: HeartbeatView, instant: Any) -> bool:
-        age_s = self.ages.get(instant)
-        return age_s is not None and age_s <= self.lapses_after_s
-
-    return patch.object(HeartbeatView, "is_active", is_active)
-
-
 # ---- the guard, and plans
 
 
