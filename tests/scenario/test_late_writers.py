@@ -84,11 +84,42 @@ def test_a_writer_that_was_rolled_back_before_its_marker_writes_no_file(world: W
     before = world.data_files()
     late, calls = write_late(world, at=".marker.", archive=archive)
     assert isinstance(late.error, FencedError)
-    assert not [path for kind, path in calls if kind == "put" and path.startswith(("sf/", "la/"))]
+    assert not [path for kind, path in calls if kind in ("put", "publish") and path.startswith(("sf/", "la/"))]
     assert before <= world.data_files()
     assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
     assert not list(world.storage.list_directories(".hoodie/.temp"))
     assert world.table.doctor().repairs == ()
+
+
+def test_on_an_object_store_a_task_that_is_late_looks_before_it_publishes(world: World) -> None:
+    world.has_scopes = False
+    late, calls = write_late(world, at=".marker.")
+    assert isinstance(late.error, FencedError)
+    assert not [path for kind, path in calls if kind in ("put", "publish") and path.startswith(("sf/", "la/"))]
+    assert world.rows() == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
+
+
+def test_on_an_object_store_who_lost_the_lock_makes_no_further_change() -> None:
+    world = World(options={"hoodie.write.lock.provider": LEASED_LOCK})
+    world.has_scopes = False
+    for value in (1.0, 2.0, 3.0, 4.0, 5.0):
+        world.upsert(trips(("a", "sf", 1, value)))
+    few = {name: value for name, value in FEW.items() if "compact" not in name}
+    world.table.clean(options={"hoodie.clean.commits.retained": 1})
+
+    def is_removal(kind: str, path: str) -> bool:
+        return kind == "delete" and path.startswith(".hoodie/timeline/")
+
+    crew = Crew(world)
+    crew.add("late", lambda table: table.archive(options=few))
+    crew.add("others", lambda table: world.clock.stall(LAPSED_S))
+    asleep = calls_before(world, lambda table: table.archive(options=few), is_removal)
+    outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert isinstance(outcomes["late"].error, FencedError)
+    assert [call for call in crew.stage.actors["late"].calls if is_removal(*call)] == [
+        crew.stage.actors["late"].calls[asleep]
+    ]
+    world.forget()
 
 
 def test_a_writer_that_slept_until_its_first_file_writes_none(world: World) -> None:
