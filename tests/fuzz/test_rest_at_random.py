@@ -32,7 +32,7 @@ def ask(target: Target, case: Any) -> None:
 def test_every_call_is_answered_with_success_or_a_refusal_that_has_a_code(
     target: Target, mode: GenerationMode, subtests: pytest.Subtests
 ) -> None:
-    schema = schemathesis.openapi.from_url(f"{target.served.url}/v1/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{target.served.url}/v1/openapi.json", headers=target.headers)
     # But for the call that could revoke the token that all others carry.
     found: Any = schema.exclude(path_regex="^/v1/tokens/").get_all_operations()
     operations = [each.ok() for each in found]
