@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -261,8 +262,8 @@ def test_an_operation_that_is_being_claimed_when_the_service_is_to_stop_is_finis
         table.upsert(trips(("a", "sf", ts, float(ts))))
     claims, claiming = service.store.claim, SYSTEM_RUNTIME.threads.event()
 
-    def claim_while_the_drain_begins(operation_id: int, *, instance_id: str, lease_s: float) -> Operation | None:
-        claimed = claims(operation_id, instance_id=instance_id, lease_s=lease_s)
+    def claim_while_the_drain_begins(operation_id: int, **more: Any) -> Operation | None:
+        claimed = claims(operation_id, **more)
         claiming.set()
         while not service.schedule.is_draining:
             SYSTEM_RUNTIME.clock.sleep(0.01)
