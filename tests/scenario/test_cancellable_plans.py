@@ -21,7 +21,7 @@ from tablekeeper.model import Action, ServiceKind
 from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.services.plans.schedule import ScheduledPlan
 from tablekeeper.storage import MemoryStorage, forget_memory
-from tablekeeper.timeline import load_timeline
+from tablekeeper.timeline import load_timeline, load_timeline_beside
 from tablekeeper.timeline.plans import load_pending_outline
 from tests.support.fake_runtime import FakeClock
 from tests.support.meanwhile import Interrupted, writes_data
@@ -390,11 +390,15 @@ def test_a_transaction_loads_the_timeline_twice_first_without_and_then_with_the_
     table = world.table
     loads: list[bool] = []
 
-    def counted(storage: object, config: object) -> object:
-        loads.append(table.lock_holder() is not None)
-        return load_timeline(storage, config)  # type: ignore[arg-type]
+    def counted(load: Callable[..., object]) -> Callable[..., object]:
+        def counting(*args: object, **kwargs: object) -> object:
+            loads.append(table.lock_holder() is not None)
+            return load(*args, **kwargs)
 
-    monkeypatch.setattr("tablekeeper.txn.environment.load_timeline", counted)
+        return counting
+
+    monkeypatch.setattr("tablekeeper.txn.environment.load_timeline", counted(load_timeline))
+    monkeypatch.setattr("tablekeeper.txn.commit.load_timeline_beside", counted(load_timeline_beside))
     table.upsert(trips(("a", "sf", 9, 9.0)))
     assert loads == [False, True]
 

@@ -46,6 +46,11 @@ def writes_data(kind: str, path: str) -> bool:
     return kind in ("put", "open_output") and not path.startswith(".hoodie/")
 
 
+def tasks_have_ended(kind: str, path: str) -> bool:
+    """A moment for `Interrupted`: all data files of a write are there, and it is about to commit."""
+    return kind == "fence" and path.endswith("-tasks")
+
+
 class Arena:
     """One table and two clients: what `other` does happens during the write of `writer`."""
 
@@ -56,7 +61,7 @@ class Arena:
         self.storage = Interrupted(builder.storage(table))
         self.writer = builder.through(table, self.storage, options=options)
 
-    def meanwhile(self, action: Callable[[tk.Table], object], *, when: When = "_partition_metadata") -> None:
+    def meanwhile(self, action: Callable[[tk.Table], object], *, when: When = tasks_have_ended) -> None:
         """Let `other` do this when the files of the writer's next write are there, and it is about to commit."""
         self.storage.when = when
         self.storage.action = lambda: action(self.other)
