@@ -188,11 +188,11 @@ def _compact(environment: OpenTable, settings: MetadataSettings, *, takes_over: 
             return MetadataCompaction(
                 removed_attempts=removed, reason=why.reason, is_held_up=why.is_due, lock_held_s=held_s
             )
-        refuse_lost_commits(environment.storage, environment.config, seen.merge.commits, seen.listings)
         try:
+            refuse_lost_commits(environment.storage, environment.config, seen.merge.commits, seen.listings)
             bases = [_merge(environment, partition, each) for partition, each in seen.merge.slices]
         except NotFoundError as error:
-            # Somebody else has compacted and cleaned meanwhile.
+            # Others have compacted and cleaned meanwhile, or rolled a commit back.
             _LOG.info("the metadata table changes: %s", error)
             continue
         _wait_for_clock(environment, seen.merge)
