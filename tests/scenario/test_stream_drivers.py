@@ -96,8 +96,8 @@ def test_a_batch_that_the_other_driver_committed_and_that_was_archived_meanwhile
     looked = count()
 
     def has_looked(_kind: str, path: str) -> bool:
-        # The properties are read for the look-up of the batch, and again for the write, which has not begun yet.
-        return path.endswith("hoodie.properties") and next(looked) == 1
+        # The last commit is read for the look-up of the batch, and again for its schema: the write has not begun yet.
+        return path.endswith(".commit") and next(looked) == 1
 
     assert drivers.run(has_looked, commit_and_archive)
     assert [row for row in drivers.rows() if row in ONCE] == ONCE
