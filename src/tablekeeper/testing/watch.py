@@ -22,6 +22,7 @@ from tablekeeper.testing.store import sort_of
 from tablekeeper.testing.story import NAME_KEY, Commit, Effect, Event, Story, drops
 from tablekeeper.testing.worker import Worker, open_table, rows_of
 from tablekeeper.timeline import load_timeline, parse_time
+from tablekeeper.timeline.history import find_archived
 from tablekeeper.timeline.plans import load_pending_outline, load_rollback_target
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.cancel_requests import load_cancel_request
@@ -84,6 +85,7 @@ class Watch:
             post.calls[sort] += 1
             fault = self._faults.pop((post.actor, post.job, sort, post.calls[sort]), fault)
         if fault is not None and post.worker is not None:
+            post.worker.is_disturbed = True
             post.worker.is_hurt |= fault.kind.is_error
         return fault
 
@@ -134,7 +136,7 @@ class Watch:
             return
         if call.kind == "put_if_absent" and answer is True:
             self._completes(process, instant, name)
-        elif call.kind == "delete" and "archive" not in self._doing(process):
+        elif call.kind == "delete" and not ("archive" in self._doing(process) and self._is_archived(instant)):
             self._leaves(instant)
 
     def _note_plan(self, process: Process, instant: Instant, answer: object) -> None:
@@ -189,6 +191,10 @@ class Watch:
             self.story.commits[commit.requested_at] = commit
             self.story.states.append(self.story.rows())
         self._check_step(f"after {name}")
+
+    def _is_archived(self, instant: Instant) -> bool:
+        # Who archives may finish a rollback first, which takes files off the timeline too.
+        return find_archived(self.storage, load_table_config(self.storage), instant) is not None
 
     def _leaves(self, instant: Instant) -> None:
         identity = f"{instant.requested_at}.{instant.action.completed_as.value}"

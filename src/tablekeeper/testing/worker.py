@@ -71,7 +71,7 @@ def open_table(
 
 
 class Worker:
-    """One process at work. `is_hurt` is set once a fault of the store has happened to it."""
+    """One process at work. `is_disturbed` once a fault has happened to it, `is_hurt` once one of the store has."""
 
     def __init__(self, table: Table, process: Process, story: Story, chance: Chance, name: str) -> None:
         self.table = table
@@ -79,6 +79,7 @@ class Worker:
         self.story = story
         self.chance = chance
         self.name = name
+        self.is_disturbed = False
         self.is_hurt = False
 
     def write(
@@ -123,6 +124,8 @@ class Worker:
         if isinstance(error, ConflictError):
             self.story.lost_to.append((what, error.beaten_by))
         if isinstance(error, (*_REFUSED, EmptyWriteError, *may)) or (self.is_hurt and self._is_open(error)):
+            return
+        if self.is_disturbed and isinstance(error, CommitOutcomeUnknownError):
             return
         is_gone = isinstance(error, InvalidRequestError) and "there is no plan" in str(error)
         if not is_gone:
