@@ -99,8 +99,8 @@ def load_timeline_beside(
     runtime: Runtime,
     names: Sequence[str] | None = None,
 ) -> tuple[Timeline, T]:
-    """The same, and what `load` makes of it: begun before it is clear that the listing is whole, and if it was not,
-    once more. `names` are those of a first look.
+    """The same, and what `load` makes of it: begun before it is clear that the listing is whole. If it was not, or an
+    instant has left the timeline since, that is done once more. `names` are those of a first look.
     """
     listed = _load_listed(storage, config, names)
     hasty = _timeline(storage, config, listed)
@@ -114,6 +114,10 @@ def load_timeline_beside(
     whole, loaded = runtime.threads.together(lambda: _without_archived(storage, listed), attempt)
     if len(whole) < len(listed):
         timeline = _timeline(storage, config, whole)
+        return timeline, load(timeline)
+    if isinstance(loaded, NotFoundError):
+        # A commit was rolled back after it had been listed.
+        timeline = load_timeline(storage, config)
         return timeline, load(timeline)
     if isinstance(loaded, TablekeeperError):
         raise loaded
