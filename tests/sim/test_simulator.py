@@ -89,6 +89,7 @@ def test_drawn_histories_hold(first: int) -> None:
 def test_histories_that_failed_once_hold() -> None:
     """Each is named after what was wrong."""
     kept = sorted(Path(__file__).with_name("histories").glob("*.json"))
+    assert kept
     complaints = {path.stem: play(History.from_json(path.read_text("utf-8"))).complaints for path in kept}
     assert {name: found for name, found in complaints.items() if found} == {}
 
