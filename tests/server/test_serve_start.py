@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,13 @@ def test_whoever_sends_a_byte_a_minute_is_not_waited_for(tmp_path: Path) -> None
             assert got.startswith(answered), sent
             assert bool(got) == bool(answered), sent
         assert "Traceback" not in served.log.read_text()
+
+
+@pytest.mark.parametrize("length", [70_000, 400_000])
+def test_an_address_that_no_caller_needs_is_refused_with_a_code(tmp_path: Path, length: int) -> None:
+    with running_service(tmp_path / "service", allow=tmp_path) as served:
+        connection = HTTPConnection(served.url.removeprefix("http://"), timeout=60)
+        connection.request("GET", f"/v1/tables?search={'x' * length}")
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (414, "address_too_long")
+        connection.close()

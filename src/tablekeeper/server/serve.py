@@ -16,7 +16,7 @@ import uvicorn
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
-from tablekeeper.server.api.guards import ImpatientProtocol
+from tablekeeper.server.api.guards import HEAD_BYTES, ImpatientProtocol
 from tablekeeper.server.api.permissions import is_loopback
 from tablekeeper.server.api.rpc import grpc_server
 from tablekeeper.server.app import Service, open_service
@@ -81,6 +81,7 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: soc
         port=settings.port,
         log_config=None,
         access_log=False,
+        h11_max_incomplete_event_size=HEAD_BYTES,
         server_header=False,
         timeout_graceful_shutdown=_CLOSING_S,
         ssl_certfile=settings.tls_certificate,

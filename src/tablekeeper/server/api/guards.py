@@ -1,11 +1,7 @@
 """What every HTTP request passes before it reaches a route: size, rate, origin, and headers on the way out.
 
-        if self._left < 0 and message["type"] == "http.request":
-            self.refusal = _too_large(self._limit)
-            if message.get("more_body"):
-                await _pass_over(self._receive, until_s=self._until_s)
-            return self._end()
-        self._is_whole = not message.get("more_body", False)
+- A body that is larger than the limit, or comes too slowly, is refused while it comes in, whether or not it says its
+  length. So is an address that no caller needs.
 - Each client has a bucket of requests that fills up again; the number of buckets is bounded.
 - A page of another site must not make a browser call this service: browsers say where a request comes from, and what
   comes from elsewhere is refused, reads with an effect (the Java client's GET) included. Only a link to a page may be
@@ -30,11 +26,15 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.permissions import Gate, is_loopback
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 
-__all__ = ["ImpatientProtocol", "RateLimit", "RequestGuard", "refusal_body"]
+__all__ = ["HEAD_BYTES", "ImpatientProtocol", "RateLimit", "RequestGuard", "refusal_body"]
 
 _LOG = logging.getLogger(__name__)
 _CLIENTS = 10_000
+HEAD_BYTES = 1_000_000
+"""What is read of a request before its body. More than it may have, so that callers get to see the refusal."""
 _PASSED_OVER_BYTES = 64_000_000
+# Java's client names all pending instants of a table in its address.
+_ADDRESS_BYTES = 64_000
 _SAFE_SITES = ("", "same-origin", "none")
 # What is no page below it: calls of programs, some of which have an effect.
 _INTERFACE = "/v1/"
@@ -109,6 +109,10 @@ class RequestGuard:
         client = (scope.get("client") or ("",))[0]
         if not self._rate.take(client):
             raise RefusedCallError(Refusal.TOO_MANY_REQUESTS, "too many requests from this address: slow down")
+        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > _ADDRESS_BYTES:
+            raise RefusedCallError(
+                Refusal.ADDRESS_TOO_LONG, f"the address of a request has at most {_ADDRESS_BYTES} bytes"
+            )
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self._body_bytes:
             raise _too_large(self._body_bytes)

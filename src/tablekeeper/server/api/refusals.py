@@ -41,6 +41,7 @@ class Refusal(enum.Enum):
     WRONG_STATE = ("wrong_state", HTTPStatus.CONFLICT)
     TOO_SLOW = ("too_slow", HTTPStatus.REQUEST_TIMEOUT)
     BODY_TOO_LARGE = ("body_too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    ADDRESS_TOO_LONG = ("address_too_long", HTTPStatus.REQUEST_URI_TOO_LONG)
     TABLE_UNREADABLE = ("table_unreadable", HTTPStatus.UNPROCESSABLE_ENTITY)
     TOO_MANY_REQUESTS = ("too_many_requests", HTTPStatus.TOO_MANY_REQUESTS)
     INTERNAL = ("internal", HTTPStatus.INTERNAL_SERVER_ERROR)
