@@ -19,7 +19,7 @@ from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import open_storage
 from tablekeeper.table.writer_options import load_writer_options
 from tests.support.java_hudi import JavaTable, rust_read
-from tests.support.meanwhile import Interrupted
+from tests.support.meanwhile import Interrupted, tasks_have_ended
 from tests.support.table_builder import TRIPS, rows_of, trips
 
 __all__: list[str] = []
@@ -59,7 +59,7 @@ class Peers:
     def interrupted(self, action: Callable[[], object]) -> tk.Table:
         """Our table, on which the next write is interrupted by `action` before its commit."""
         storage = Interrupted(open_storage(self.ours.path))
-        storage.when, storage.action = "_partition_metadata", action
+        storage.when, storage.action = tasks_have_ended, action
         options = load_writer_options(storage)
         return tk.Table(storage, LocalEngine(threads=1), options, runtime=SYSTEM_RUNTIME)
 

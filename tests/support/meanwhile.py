@@ -13,7 +13,7 @@ from tablekeeper.storage import Storage
 from tests.support.storage_wrappers import CountingStorage
 from tests.support.table_builder import TableBuilder, rows_of
 
-__all__ = ["Arena", "Interrupted", "Rows", "writes_data"]
+__all__ = ["Arena", "Interrupted", "Rows", "tasks_have_ended", "writes_data"]
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
