@@ -28,10 +28,10 @@ POLICY = Policy(
     services=(ServiceAction.COMPACTION,),
     compact_after_commits=2,
     max_failures=20,
-    # A worker that was killed holds its plan for two seconds, not for minutes.
+    # A worker that was killed holds its plan for seconds, not for minutes.
     options={
         "hoodie.client.heartbeat.interval_in_ms": "1000",
-        "hoodie.client.heartbeat.tolerable.misses": "2",
+        "hoodie.client.heartbeat.tolerable.misses": "6",
     },
 )
 
