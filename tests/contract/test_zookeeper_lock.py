@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.txn.locks import Lease
 from tablekeeper.txn.locks.processes import Processes
 from tablekeeper.txn.locks.zookeeper import ZookeeperLock
+from tests.support.freezing import freeze, thaw
 from tests.support.lock_arena import FakeProcesses
 from tests.support.lock_processes import ask, count_in_processes, holding_process
 from tests.support.table_builder import TRIPS, trips
@@ -209,9 +209,9 @@ def test_a_stopped_process_loses_the_lock_with_its_session_and_wakes_up_fenced(
 ) -> None:
     with holding_process(f"zookeeper={server.url}", tmp_path) as process:
         assert ask(process) == "good"
-        process.send_signal(signal.SIGSTOP)
+        freeze(process)
         with lock_at(path, server).acquire(timeout_s=60) as lease:
-            process.send_signal(signal.SIGCONT)
+            thaw(process)
             assert ask(process) == "fenced"
             assert process.stdin is not None
             process.stdin.close()

@@ -5,7 +5,6 @@ Nothing is lost, nothing is executed twice, and an instance that wakes up late i
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from tablekeeper.server.model import AttemptOutcome, Operation, ServiceAction, S
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page
 from tablekeeper.server.store.sql import SqlJobStore, open_store
+from tests.support.freezing import freeze, thaw
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
 TABLES = 4
@@ -153,11 +153,11 @@ def test_an_instance_that_sleeps_through_its_leases_is_fenced_when_it_wakes(
 ) -> None:
     sleeper = crew.start()
     await_that(lambda: bool(in_status(store, Status.RUNNING)), lambda: crew.log(0))
-    os.kill(sleeper.pid, signal.SIGSTOP)
+    freeze(sleeper)
     crew.start()
     await_that(lambda: len(in_status(store, Status.COMPLETED)) == TABLES, lambda: crew.log(1))
     before = {each.operation_id: each for each in in_status(store, Status.COMPLETED)}
-    os.kill(sleeper.pid, signal.SIGCONT)
+    thaw(sleeper)
     await_that(lambda: "lost its lease" in crew.log(0), lambda: crew.log(0))
     assert {each.operation_id: each for each in in_status(store, Status.COMPLETED)} == before
     check_tables(tables)

@@ -7,7 +7,6 @@ ensembles do to their clients.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from pathlib import Path
 from threading import Event
 
 from kazoo.client import KazooClient
+
+from tests.support.freezing import freeze, thaw
 
 _START_S = 120
 _CONFIGURATION = """
@@ -74,11 +75,11 @@ class ZookeeperServer:
     def freeze(self) -> None:
         """Let it go on listening without ever answering."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process)
 
     def thaw(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        thaw(self._process)
 
     @contextmanager
     def client(self, *, timeout_s: float = 20) -> Iterator[KazooClient]:
