@@ -19,7 +19,7 @@ from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.key_changes import WrittenKeys
-from tablekeeper.write.partitions import ensure_partitions
+from tablekeeper.write.layout_checks import ensure_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import KnownSchema, with_present_schema
 

@@ -1,4 +1,4 @@
-"""Whether a write fits the layout of the table that is there: its index, and its partition directories.
+"""Whether a write fits the layout of the table: its index, and its partition directories, which are made here.
 
 Hudi stores nothing about the index with a table. A writer that takes a bucket table for a plain one, or counts
 another number of buckets, finds none of the keys and writes every row a second time. The names of the file groups
@@ -6,7 +6,12 @@ give a wrong index away, and rows of one file a wrong number of buckets.
 
 No partition may lie inside another: a listing of directories stops at the first partition on the way down. Only values
 with `/` in them, in a table whose paths are not URL-encoded, can make such paths (`a` and `a/b`). Rows of the inner
-partition would be written and never found again."""
+partition would be written and never found again.
+
+Java does not see a partition without its metadata file. A write that makes sure of it is pending on the timeline. A
+clean removes such a file only under the lock and while nobody writes, so that what is seen once stays until the write
+is over.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ import pyarrow.parquet as pq
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.data_files import PARTITION_METADATA_NAME
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME, encode_partition_metadata
 from tablekeeper.format.hashing import bucket_of_values
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, join_path
 from tablekeeper.read.log_changes import load_log_keys
@@ -31,10 +36,18 @@ from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.partition_paths import PartitionSpec
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
+from tablekeeper.txn.commit import OpenWrite
+from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
 
-__all__ = ["PARTITIONS_TO_CHECK", "can_nest", "look_like_buckets", "refuse_nested_partitions", "refuse_wrong_index"]
-
+__all__ = [
+    "PARTITIONS_TO_CHECK",
+    "can_nest",
+    "ensure_partitions",
+    "look_like_buckets",
+    "refuse_nested_partitions",
+    "refuse_wrong_index",
+]
 
 PARTITIONS_TO_CHECK = 16
 """A table has one index: so many of its partitions tell which."""
@@ -198,3 +211,19 @@ def _nested(*, inner: str, outer: str) -> InvalidRequestError:
         f"partition {inner!r} would lie inside partition {outer!r}, where readers do not look for it. Change the "
         "value, or make the table with URL-encoded partition paths."
     )
+
+
+def ensure_partitions(
+    environment: TableEnvironment, write: OpenWrite, context: WriteContext, partitions: Sequence[str]
+) -> None:
+    """Put the metadata file where it is missing; `InvalidRequestError` if a partition would lie inside another one."""
+    if can_nest(context.partition, context.schema):
+        partitions = refuse_nested_partitions(environment.storage, partitions, runtime=environment.runtime)
+    storage = write.attempt.driver_storage(environment.storage)
+
+    def ensure(partition: str) -> None:
+        depth = partition.count("/") + 1 if partition else 0
+        content = encode_partition_metadata(commit_time=write.inflight.requested_at.value, depth=depth)
+        storage.put_if_absent(join_path(partition, PARTITION_METADATA_NAME), content)
+
+    environment.runtime.threads.map(ensure, partitions)

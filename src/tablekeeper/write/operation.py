@@ -36,8 +36,7 @@ from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write
 from tablekeeper.write.kernels import BinTask, write_bin
-from tablekeeper.write.layout_checks import PARTITIONS_TO_CHECK, refuse_wrong_index
-from tablekeeper.write.partitions import ensure_partitions
+from tablekeeper.write.layout_checks import PARTITIONS_TO_CHECK, ensure_partitions, refuse_wrong_index
 from tablekeeper.write.phantoms import PhantomFileGroups, PhantomKeys, base_ends
 from tablekeeper.write.plan import (
     NewBuckets,

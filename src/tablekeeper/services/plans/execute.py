@@ -55,7 +55,7 @@ from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write
-from tablekeeper.write.partitions import ensure_partitions
+from tablekeeper.write.layout_checks import ensure_partitions
 from tablekeeper.write.request import WriteRequest
 from tablekeeper.write.schema import refuse_changed_schema
 
