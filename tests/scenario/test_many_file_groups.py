@@ -12,7 +12,7 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.storage import Storage
-from tablekeeper.write import bins, prepare, tagging
+from tablekeeper.write import plan, prepare, tagging
 from tests.support.storage_wrappers import CountingStorage, WatchedStorage
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
@@ -59,7 +59,7 @@ def test_updates_new_rows_and_deletes_all_find_their_file_group(
 ) -> None:
     if is_cut_fine:
         # As with very many rows: bins and tags that do not fit where small ones do.
-        for module, name in ((bins, "_STAGED_BYTES"), (bins, "_TINY_BYTES"), (tagging, "_MOST_TRAVELLING_BYTES")):
+        for module, name in ((plan, "_STAGED_BYTES"), (plan, "_TINY_BYTES"), (tagging, "_MOST_TRAVELLING_BYTES")):
             monkeypatch.setattr(module, name, 1 << 10)
         monkeypatch.setattr(prepare, "_CARRIED_BYTES", 0)
     table = flat_table(tables, groups=40, table_type=table_type)

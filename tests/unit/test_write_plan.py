@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
-from tablekeeper.write import bins
-from tablekeeper.write.bins import plan_bins, restage_shares
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.plan import (
     GroupWork,
@@ -24,8 +22,10 @@ from tablekeeper.write.plan import (
     PlannedRows,
     SharedBuckets,
     WorkKind,
+    plan_bins,
     plan_buckets,
     plan_partition,
+    restage_shares,
 )
 from tablekeeper.write.routing import BinRows, RestageTask, Routes, load_rows_by_work, restage_rows
 from tablekeeper.write.staging import HASH_SPACE, StagedBatch, key_hashes, load_staged, stage_rows
@@ -249,7 +249,7 @@ def test_every_row_goes_to_exactly_one_group_and_equal_keys_to_the_same(
     )
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_STAGED_BYTES", "_TINY_BYTES"):
-            patch.setattr(bins, name, bin_bytes)
+            patch.setattr(f"tablekeeper.write.plan.{name}", bin_bytes)
         by_work = loaded_by_work(context, planned, parallelism=parallelism)
     homes: dict[str, set[str]] = {}
     seen: Counter[tuple[str, int, float]] = Counter()

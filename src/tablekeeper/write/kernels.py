@@ -15,10 +15,9 @@ from tablekeeper.read.slice_rows import open_base_file, read_row_group
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
 from tablekeeper.write.base_files import BaseFileWriter, holds_nan, is_known_free_of_nan
-from tablekeeper.write.bins import Bin
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import log_name, write_log_file
-from tablekeeper.write.plan import GroupWork, WorkKind
+from tablekeeper.write.plan import Bin, GroupWork, WorkKind
 from tablekeeper.write.results import WrittenFile
 from tablekeeper.write.routing import load_rows_by_work
 from tablekeeper.write.staging import ordered_by_key, stamp_log_rows, stamp_rows, without_deleted

@@ -31,7 +31,6 @@ from tablekeeper.txn.concurrent_commits import NoPhantoms, Phantoms, load_planne
 from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
-from tablekeeper.write.bins import gather_bins
 from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write
@@ -44,6 +43,7 @@ from tablekeeper.write.plan import (
     PlannedRows,
     SharedBuckets,
     WorkKind,
+    gather_bins,
     partition_rows,
     plan_buckets,
     plan_partition,
