@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.record.values_text import format_values, parse_value
+from tablekeeper.record.columns import format_values, parse_value
 
 JAVA_DOUBLES = {
     1.0: "1.0",

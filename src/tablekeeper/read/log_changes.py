@@ -33,10 +33,10 @@ from tablekeeper.format.log_data import decode_parquet_block
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.model import LogFile, RequestedTime
 from tablekeeper.read.vanished import vanished_file
+from tablekeeper.record.columns import show_times
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule
-from tablekeeper.record.values_text import show_times
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline

@@ -19,12 +19,12 @@ from tablekeeper.model import BaseFile, FileSlice
 from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, load_changes
 from tablekeeper.read.statistics import row_group_ranges
 from tablekeeper.read.vanished import vanished_file
+from tablekeeper.record.columns import show_times
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import KeySpec, record_keys
 from tablekeeper.record.merge import KEY_COLUMN, MergeRule, Winners, collapse
 from tablekeeper.record.partial_merge import PartialWinners
 from tablekeeper.record.predicate import Predicate
-from tablekeeper.record.values_text import show_times
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.handle import StorageHandle
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.record.values_text import format_values
+from tablekeeper.record.columns import format_values
 
 __all__ = ["META_COLUMNS", "conform", "promotes", "refuse", "storable_schema", "stored_field", "stored_fields"]
 

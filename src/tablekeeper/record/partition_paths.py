@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.record.columns import column_values, combined
+from tablekeeper.record.columns import column_values, combined, format_values, require_plain
 from tablekeeper.record.date_patterns import ParsedTimes, compile_pattern, default_text, parse_times, zone_name
-from tablekeeper.record.values_text import format_values, require_plain
 
 __all__ = [
     "NULL_PARTITION",

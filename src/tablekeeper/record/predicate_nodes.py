@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.record.columns import column_type
+from tablekeeper.record.columns import column_type, parse_value
 from tablekeeper.record.partition_paths import NULL_PARTITION
 from tablekeeper.record.predicate_arrow import column_ref, compare_filter, in_filter, plain_type, regex_filter
 from tablekeeper.record.predicate_literals import (
@@ -36,7 +36,6 @@ from tablekeeper.record.predicate_literals import (
     name_sql,
     text_sql,
 )
-from tablekeeper.record.values_text import parse_value
 
 __all__ = ["And", "ColumnRange", "Comparison", "In", "IsNull", "Like", "Not", "Or", "Predicate"]
 

@@ -23,10 +23,9 @@ from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.format.hashing import bucket_of_values, java_string_hash
 from tablekeeper.model import FileGroupId, join_path
-from tablekeeper.record.collisions import refuse_ambiguous_keys, refuse_ambiguous_partitions
 from tablekeeper.record.columns import columns_holding, combined
 from tablekeeper.record.evolution import conform
-from tablekeeper.record.keys import bucket_field_values, record_keys
+from tablekeeper.record.keys import bucket_field_values, record_keys, refuse_ambiguous_keys, refuse_ambiguous_partitions
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.partition_paths import partition_paths
 from tablekeeper.storage.handle import StorageHandle
