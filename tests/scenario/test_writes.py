@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.read.specs import partition_spec
-from tablekeeper.record.partition_paths import partition_paths
+from tablekeeper.record.partition_paths import partition_paths, partition_spec
 from tests.support.history import History, Model, Step, history_seeds, make_history
 from tests.support.rows import describe_difference, exact_rows
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips

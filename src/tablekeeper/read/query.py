@@ -20,9 +20,9 @@ from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Instant, Re
 from tablekeeper.read.log_changes import BlockVisibility
 from tablekeeper.read.pruning import PartitionPruner
 from tablekeeper.read.slice_rows import SliceTask, read_slice
-from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
-from tablekeeper.record.merge import MergeRule
-from tablekeeper.record.partition_paths import partition_values
+from tablekeeper.record.keys import key_spec
+from tablekeeper.record.merge import MergeRule, merge_rule
+from tablekeeper.record.partition_paths import partition_spec, partition_values
 from tablekeeper.record.predicate import Predicate
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.snapshot import Snapshot, load_snapshot

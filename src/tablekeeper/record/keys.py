@@ -19,6 +19,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.record.columns import column_values, format_values
 from tablekeeper.record.partition_paths import NULL_PARTITION, PartitionSpec
@@ -28,6 +29,7 @@ __all__ = [
     "NULL_PART",
     "KeySpec",
     "bucket_field_values",
+    "key_spec",
     "record_keys",
     "refuse_ambiguous_keys",
     "refuse_ambiguous_partitions",
@@ -50,6 +52,11 @@ class KeySpec:
             raise InvalidRequestError("a table needs at least one key column: pass key='<column>'.")
         if len(self.fields) > 1 and not self.composite:
             raise InvalidRequestError(f"a key of {len(self.fields)} columns has the composite form.")
+
+
+def key_spec(config: TableConfig) -> KeySpec:
+    """How the record key of a row is made."""
+    return KeySpec(config.key_fields, config.composite_key)
 
 
 def record_keys(batch: pa.RecordBatch | pa.Table, spec: KeySpec) -> pa.Array:

@@ -27,7 +27,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablekeeper.config.table_config import MergeMode
+from tablekeeper.config.table_config import MergeMode, TableConfig
+from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.record.columns import combined
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Versions",
     "Winners",
     "collapse",
+    "merge_rule",
     "not_older",
     "positions_in",
     "replaced",
@@ -63,6 +65,21 @@ class MergeRule:
     @property
     def by_event_time(self) -> bool:
         return self.mode is MergeMode.EVENT_TIME and bool(self.ordering)
+
+
+def merge_rule(config: TableConfig) -> MergeRule:
+    """Which version of a row wins. Tables with mergers of their own are refused."""
+    if config.merge_mode is MergeMode.CUSTOM:
+        raise UnsupportedFeatureError(
+            f"table {config.name} merges rows with a custom payload or merger class, which only Java can run. "
+            "Read it with mode='read_optimized', or compact it with Java first."
+        )
+    if config.special_merging is not None:
+        raise UnsupportedFeatureError(
+            f"table {config.name} merges rows in a way that only Java knows ({config.special_merging}). "
+            "Read it with mode='read_optimized', or compact it with Java first."
+        )
+    return MergeRule(config.merge_mode, config.ordering_fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.config.key_generator import timestamp_partition_settings
+from tablekeeper.config.table_config import PartitionKind, TableConfig
+from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.record.columns import column_values, combined, format_values, require_plain
 from tablekeeper.record.date_patterns import ParsedTimes, compile_pattern, default_text, parse_times, zone_name
 
@@ -26,6 +28,7 @@ __all__ = [
     "PartitionSpec",
     "TimestampSpec",
     "partition_paths",
+    "partition_spec",
     "partition_values",
     "prunable_values",
 ]
@@ -112,6 +115,17 @@ class PartitionSpec:
     slash_separated_dates: bool = False
 
 
+def partition_spec(config: TableConfig) -> PartitionSpec:
+    """How the partition path of a row is made."""
+    fields = tuple(_partition_field(config, name, kind) for name, kind in config.partition_fields)
+    return PartitionSpec(
+        fields,
+        hive_style=config.hive_style,
+        url_encode=config.url_encode,
+        slash_separated_dates=config.slash_separated_dates,
+    )
+
+
 def partition_paths(batch: pa.RecordBatch | pa.Table, spec: PartitionSpec) -> pa.DictionaryArray:
     """The partition path of each row: int32 indices into the distinct paths, which are all used."""
     rows = batch.num_rows
@@ -151,6 +165,29 @@ def prunable_values(path: str, spec: PartitionSpec) -> dict[str, str | None]:
     values = partition_values(path, spec)
     pairs = zip(spec.fields, values, strict=False)
     return {field.name: value for field, value in pairs if field.kind == "simple"}
+
+
+def _partition_field(config: TableConfig, name: str, kind: PartitionKind) -> PartitionField:
+    if kind is PartitionKind.SIMPLE:
+        return PartitionField(name)
+    settings = timestamp_partition_settings(config.properties)
+    spec = TimestampSpec(
+        timestamp_type=_timestamp_type(settings.timestamp_type),
+        output_format=settings.output_format,
+        input_formats=settings.input_formats,
+        scalar_unit=settings.scalar_unit,
+        input_timezone=settings.input_timezone,
+        output_timezone=settings.output_timezone,
+    )
+    return PartitionField(name, "timestamp", spec)
+
+
+def _timestamp_type(name: str) -> TimestampType:
+    known: tuple[TimestampType, ...] = get_args(TimestampType)
+    for each in known:
+        if each == name.upper():
+            return each
+    raise UnsupportedFeatureError(f"timestamp type {name!r} of the partition field is not one of {', '.join(known)}")
 
 
 def _segment_codes(

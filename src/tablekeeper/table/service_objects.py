@@ -13,7 +13,7 @@ from tablekeeper.config.service_settings import ClusteringSettings, CompactionSe
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import ServiceKind
 from tablekeeper.read.pruning import PartitionPruner
-from tablekeeper.read.specs import partition_spec
+from tablekeeper.record.partition_paths import partition_spec
 from tablekeeper.record.predicate import parse_predicate
 from tablekeeper.services.clustering.service import Clustering
 from tablekeeper.services.clustering.strategies import clustering_strategy

@@ -24,7 +24,9 @@ from tablekeeper.metadata_table.indexes import load_metadata_indexes, refuse_ind
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import Operation
 from tablekeeper.read.log_changes import BlockVisibility
-from tablekeeper.read.specs import key_spec, merge_rule, partition_spec
+from tablekeeper.record.keys import key_spec
+from tablekeeper.record.merge import merge_rule
+from tablekeeper.record.partition_paths import partition_spec
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
