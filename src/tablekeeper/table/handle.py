@@ -18,8 +18,7 @@ from tablekeeper.storage import Storage
 from tablekeeper.timeline import FirstLook, Timeline, load_first_look, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.write.prepare import load_environment, prepare_write
-from tablekeeper.write.request import WriteRequest
+from tablekeeper.write.prepare import WriteRequest, load_environment, prepare_write
 
 __all__ = ["TableHandle", "parse_instant", "refuse_speculation"]
 

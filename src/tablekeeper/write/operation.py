@@ -48,8 +48,8 @@ from tablekeeper.write.plan import (
     plan_buckets,
     plan_partition,
 )
+from tablekeeper.write.prepare import WriteRequest
 from tablekeeper.write.record_look_up import IndexedRows, look_up_records
-from tablekeeper.write.request import WriteRequest
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows

@@ -56,7 +56,7 @@ from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import rollback_approved
 from tablekeeper.write.finish import finish_write
 from tablekeeper.write.layout_checks import ensure_partitions
-from tablekeeper.write.request import WriteRequest
+from tablekeeper.write.prepare import WriteRequest
 from tablekeeper.write.schema import refuse_changed_schema
 
 __all__ = ["execute_plan", "remove_plan", "was_rolled_back"]
