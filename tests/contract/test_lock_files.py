@@ -13,11 +13,10 @@ import pytest
 
 from tablekeeper.config.concurrency_settings import LockSettings
 from tablekeeper.errors import FencedError, LockNotAcquiredError
-from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.runtime import SYSTEM_RUNTIME, LinuxProcesses, ProcessId
 from tablekeeper.storage.local import LocalStorage
 from tablekeeper.txn.locks import TableLock
 from tablekeeper.txn.locks.file_system import FileSystemLock
-from tablekeeper.txn.locks.processes import LinuxProcesses, ProcessId
 from tablekeeper.txn.locks.storage_based import StorageBasedLock
 from tests.support.lock_arena import LOCK_FILE, LOCK_OBJECT, SETTINGS, Arena
 from tests.support.lock_processes import count_in_processes, holding_process

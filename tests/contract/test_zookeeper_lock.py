@@ -18,9 +18,8 @@ import tablekeeper as tk
 from tablekeeper.cli.main import app
 from tablekeeper.config.concurrency_settings import ZookeeperSettings
 from tablekeeper.errors import FencedError, LockNotAcquiredError, StorageError
-from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.runtime import SYSTEM_RUNTIME, Processes
 from tablekeeper.txn.locks import Lease
-from tablekeeper.txn.locks.processes import Processes
 from tablekeeper.txn.locks.zookeeper import ZookeeperLock
 from tests.support.freezing import freeze, thaw
 from tests.support.lock_arena import FakeProcesses

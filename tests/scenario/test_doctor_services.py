@@ -11,12 +11,12 @@ import tablekeeper as tk
 from tablekeeper.cli.main import app
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.runtime import process_name
 from tablekeeper.services.doctor import Severity
 from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.services.plans.schedule import ScheduledPlan
 from tablekeeper.timeline import instant_path, load_commit_metadata, start_inflight
 from tablekeeper.txn.cancel_requests import CancelRequest, save_cancel_request
-from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.txn.rollback import schedule_rollback
 from tests.support.damage import as_written_to

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tablekeeper.config.concurrency_settings import LockSettings, ZookeeperSettings
 from tablekeeper.errors import LockNotAcquiredError
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import ProcessId, Runtime
 from tablekeeper.storage.local import LocalStorage
 from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.storage.object_store import ObjectStorage
@@ -16,7 +16,6 @@ from tablekeeper.storage.protocol import Storage
 from tablekeeper.txn.locks import Lease, LockHolder, TableLock
 from tablekeeper.txn.locks.file_system import FileSystemLock
 from tablekeeper.txn.locks.in_process import InProcessLock
-from tablekeeper.txn.locks.processes import ProcessId
 from tablekeeper.txn.locks.storage_based import StorageBasedLock
 from tablekeeper.txn.locks.zookeeper import ZookeeperLock
 from tests.support.fake_runtime import FakeClock, FakeWorld

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 from tablekeeper.errors import FencedError, PlanCancelledError
 from tablekeeper.model import RequestedTime
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import Runtime, process_name
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.storage.scoped import ScopedStorage
 from tablekeeper.txn.cancel_requests import load_cancel_request
 from tablekeeper.txn.heartbeat import load_heartbeat_owner
-from tablekeeper.txn.locks.processes import process_name
 
 __all__ = ["AttemptGuard", "AttemptId", "begin_attempt", "fence_attempts"]
 

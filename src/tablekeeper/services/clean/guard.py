@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from tablekeeper.errors import PlanHeldError
 from tablekeeper.format.plans import CleanPlan, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
+from tablekeeper.runtime import process_name
 from tablekeeper.timeline import Timeline, instant_path, load_content, remove_instant_files, start_inflight
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
-from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.publish import confirm_pending
 
 __all__ = ["Taken", "begin_taken", "take_clean"]

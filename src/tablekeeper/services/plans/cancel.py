@@ -19,13 +19,13 @@ from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
 from tablekeeper.model.results import Result
+from tablekeeper.runtime import process_name
 from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.services.plans.execute import remove_plan
 from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.timeline.plans import find_plan, find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
 
 __all__ = [

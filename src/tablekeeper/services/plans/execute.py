@@ -31,6 +31,7 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, Plan, RequestedTime, State
+from tablekeeper.runtime import process_name
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
 from tablekeeper.services.plans.service import Attempt, Rewritten, Service, ServiceResult
@@ -50,7 +51,6 @@ from tablekeeper.txn.concurrent_commits import NoPhantoms
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, HeartbeatView, load_heartbeat_owner, start_heartbeat
-from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import rollback_approved

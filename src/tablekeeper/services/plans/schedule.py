@@ -32,6 +32,7 @@ from tablekeeper.model import (
     Work,
     WriteStat,
 )
+from tablekeeper.runtime import process_name
 from tablekeeper.services.plans.foreign_writes import ForeignWrites, await_announcements, load_foreign_writes
 from tablekeeper.services.plans.input_check import CHECKED, refuse_damaged_draft
 from tablekeeper.services.plans.service import Draft, LeftOut, Service
@@ -43,7 +44,6 @@ from tablekeeper.timeline.plans import encode_plan
 from tablekeeper.txn.commit import refuse_during_restore
 from tablekeeper.txn.concurrent_commits import load_planned_groups
 from tablekeeper.txn.environment import TableEnvironment, next_time
-from tablekeeper.txn.locks.processes import process_name
 from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import withdraw_idle_rollbacks
 

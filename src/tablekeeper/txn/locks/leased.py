@@ -26,9 +26,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tablekeeper.errors import StorageError
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import LinuxProcesses, Processes, ProcessId, Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
-from tablekeeper.txn.locks.processes import LinuxProcesses, Processes, ProcessId
 from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
 __all__ = [

@@ -14,10 +14,9 @@ import logging
 
 from tablekeeper.config.concurrency_settings import LockSettings
 from tablekeeper.errors import LockNotAcquiredError, StorageError
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import Processes, Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
 from tablekeeper.txn.locks.leased import LeasedLock, LeaseTerms, LockRecord, Owner
-from tablekeeper.txn.locks.processes import Processes
 from tablekeeper.txn.locks.protocol import LockHolder, Pace
 
 __all__ = ["StorageBasedLock"]

@@ -36,9 +36,8 @@ from kazoo.protocol.states import KazooState
 
 from tablekeeper.config.concurrency_settings import ZookeeperSettings
 from tablekeeper.errors import LockNotAcquiredError, StorageError
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import LinuxProcesses, Processes, Runtime
 from tablekeeper.txn.locks.leased import Owner
-from tablekeeper.txn.locks.processes import LinuxProcesses, Processes
 from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
 __all__ = ["ZookeeperLock"]
