@@ -27,7 +27,7 @@ from tablekeeper.model import Action, RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.timeline import load_timeline
-from tablekeeper.write.prepare import load_environment
+from tablekeeper.txn.environment import load_environment
 from tests.interop.crash import EXIT_STATUS
 from tests.support.java_hudi import JavaTable, rust_read
 from tests.support.metadata_content import load_content, load_slices, metadata_files, metadata_timeline

@@ -21,10 +21,10 @@ from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.timeline import load_written_paths
 from tablekeeper.txn.attempts import AttemptGuard
 from tablekeeper.txn.commit import Committed, commit_write
+from tablekeeper.txn.environment import load_environment
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_instants, load_markers
 from tablekeeper.write import finish
-from tablekeeper.write.prepare import load_environment
 from tests.support.damage import as_written_to
 from tests.support.recovery_world import LAPSED_S, World, worlds
 from tests.support.scopeless import ScopelessStorage

@@ -27,7 +27,7 @@ from tablekeeper.storage import Storage
 from tablekeeper.table import maintenance
 from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.properties_file import change_properties
-from tablekeeper.write.prepare import load_environment
+from tablekeeper.txn.environment import load_environment
 from tests.support.metadata_content import load_content, load_slices, metadata_files, metadata_timeline
 from tests.support.recovery_world import World
 from tests.support.step_faults import one_thread_runtime

@@ -15,9 +15,9 @@ from tablekeeper.config.options import Options
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.metadata_table.compaction import compact_metadata_table
 from tablekeeper.model import Operation
+from tablekeeper.txn.environment import load_environment
 from tablekeeper.write import operation, record_look_up
 from tablekeeper.write.operation import execute_write
-from tablekeeper.write.prepare import load_environment
 from tests.support.record_index_content import indexed_groups, refuse_wrong_record_index, stored_groups
 from tests.support.recovery_world import FIRST, ROWS_OF_FIRST, World, for_every_death
 from tests.support.step_faults import one_thread_runtime

@@ -31,7 +31,7 @@ from tablekeeper.storage import FileInfo, MemoryStorage, Storage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import load_content, load_timeline
 from tablekeeper.timeline.history import load_history
-from tablekeeper.write.prepare import load_environment
+from tablekeeper.txn.environment import load_environment
 from tests.support.fake_runtime import FakeClock
 from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime
 from tests.support.storage_wrappers import Between, WatchedStorage

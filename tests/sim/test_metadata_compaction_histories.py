@@ -18,7 +18,7 @@ from tablekeeper.errors import InvalidRequestError, StorageError
 from tablekeeper.format.metadata_records import ColumnStatsRecord, FileListRecord
 from tablekeeper.metadata_table import compaction
 from tablekeeper.metadata_table.compaction import compact_metadata_table
-from tablekeeper.write.prepare import load_environment
+from tablekeeper.txn.environment import load_environment
 from tests.support.metadata_content import load_content, metadata_files, metadata_timeline
 from tests.support.recovery_world import World, worlds
 from tests.support.step_faults import one_thread_runtime

@@ -24,7 +24,7 @@ from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import MemoryStorage, Storage
 from tablekeeper.table.writer_options import load_writer_options
-from tablekeeper.write.prepare import load_environment
+from tablekeeper.txn.environment import load_environment
 from tests.support.metadata_content import load_content, metadata_files, metadata_timeline
 from tests.support.recovery_world import World, worlds
 from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime

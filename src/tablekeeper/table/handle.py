@@ -17,8 +17,8 @@ from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import FirstLook, Timeline, load_first_look, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
-from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.write.prepare import WriteRequest, load_environment, prepare_write
+from tablekeeper.txn.environment import TableEnvironment, load_environment
+from tablekeeper.write.prepare import WriteRequest, prepare_write
 
 __all__ = ["TableHandle", "parse_instant", "refuse_speculation"]
 

@@ -18,7 +18,8 @@ from tablekeeper.services.indexing.record_index import IndexResult, create_recor
 from tablekeeper.table.claims import understood
 from tablekeeper.table.handle import TableHandle
 from tablekeeper.timeline import FirstLook
-from tablekeeper.write.prepare import WriteRequest, load_environment, prepare_write
+from tablekeeper.txn.environment import load_environment
+from tablekeeper.write.prepare import WriteRequest, prepare_write
 
 __all__ = ["Indexes"]
 

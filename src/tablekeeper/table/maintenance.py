@@ -38,8 +38,8 @@ from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
 from tablekeeper.timeline import Timeline, load_instant_files
 from tablekeeper.timeline.plans import find_plan
-from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.write.prepare import load_begin, load_environment, prepare_write, refuse_lost_indexes
+from tablekeeper.txn.environment import TableEnvironment, load_environment
+from tablekeeper.write.prepare import load_begin, prepare_write, refuse_lost_indexes
 
 __all__ = ["Maintenance"]
 

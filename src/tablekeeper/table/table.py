@@ -18,14 +18,7 @@ from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.services.clean import finish_cleans
-from tablekeeper.services.doctor import (
-    DoctorReport,
-    DoctorSettings,
-    Remedies,
-    examine_table,
-    load_examination,
-    mend_table,
-)
+from tablekeeper.services.doctor import DoctorReport, DoctorSettings, Remedies, examine_table, mend_table
 from tablekeeper.services.recovery.rollback import RollbackResult, execute_rollback
 from tablekeeper.services.recovery.savepoint import (
     RestoreResult,
@@ -69,6 +62,7 @@ from tablekeeper.timeline.properties_file import (
 )
 from tablekeeper.timeline.transition import create_timeline_directory
 from tablekeeper.txn.early_conflict import await_earlier_writer
+from tablekeeper.txn.environment import load_examination
 from tablekeeper.txn.heartbeat_listing import HeartbeatListing, load_heartbeat_listing
 from tablekeeper.txn.locks import LockHolder
 from tablekeeper.write.operation import delete_partitions, execute_write

@@ -1,10 +1,10 @@
-"""What a transaction works with: the store, the table's configuration, the lock and the clock."""
+"""What a transaction works with: the store, the table's configuration, the lock and the clock, and how it is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from tablekeeper.config.concurrency_settings import (
     ConcurrencySettings,
@@ -12,16 +12,23 @@ from tablekeeper.config.concurrency_settings import (
     HeartbeatSettings,
     LockSettings,
 )
+from tablekeeper.config.keys import INDEX_DROP
+from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
+from tablekeeper.config.write_settings import IndexKind, WriteSettings
+from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.storage.scoped import ScopedStorage
 from tablekeeper.timeline import Timeline, later_time, load_timeline
+from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.heartbeat import HeartbeatView, load_heartbeats
 from tablekeeper.txn.locks import Lease, TableLock
+from tablekeeper.txn.locks.choose import choose_lock
 
-__all__ = ["LockedEnvironment", "TableEnvironment", "next_time", "time_after"]
+__all__ = ["LockedEnvironment", "TableEnvironment", "load_environment", "load_examination", "next_time", "time_after"]
 
+_OLDEST_WRITABLE_VERSION = 8
 _LEASES = "leases"
 
 
@@ -81,6 +88,43 @@ class LockedEnvironment(TableEnvironment):
     unlocked: TableEnvironment
 
 
+def load_environment(
+    storage: Storage, options: Options, *, runtime: Runtime, config: TableConfig | None = None
+) -> TableEnvironment:
+    """What transactions on the table work with; refuses tables that are read-only here.
+
+    `config` is what the properties file says, where it was just read.
+    """
+    config = config or load_table_config(storage)
+    _refuse_read_only(config)
+    by_bucket = WriteSettings.of_table(options.given, key_fields=config.key_fields).index is IndexKind.BUCKET
+    concurrency = ConcurrencySettings.from_options(options.given)
+    concurrency.refuse_unfit_table(table=config.name, is_mor=config.is_mor, has_buckets=by_bucket)
+    return replace(
+        load_examination(storage, options, runtime=runtime, config=config),
+        by_bucket=by_bucket,
+        concurrency=concurrency,
+        drops_indexes=options.flag(INDEX_DROP),
+    )
+
+
+def load_examination(
+    storage: Storage, options: Options, *, runtime: Runtime, config: TableConfig | None = None
+) -> TableEnvironment:
+    """What an examination of the table works with, also of one that is read-only here. It changes nothing."""
+    config = config or load_table_config(storage)
+    settings = LockSettings.from_options(options.given)
+    return TableEnvironment(
+        storage=storage,
+        config=config,
+        lock=choose_lock(storage, options=settings, runtime=runtime, table_name=config.name),
+        lock_settings=settings,
+        heartbeat_settings=HeartbeatSettings.from_options(options.given),
+        conflict_settings=ConflictSettings.from_options(options.given),
+        runtime=runtime,
+    )
+
+
 def next_time(environment: TableEnvironment, timeline: Timeline, *, after: str = "") -> str:
     """A time that no action of the table has yet. It is also later than `after`, where that is given.
 
@@ -92,3 +136,29 @@ def next_time(environment: TableEnvironment, timeline: Timeline, *, after: str =
 def time_after(environment: TableEnvironment, newest: str) -> str:
     """Now, or just after the newest time of the table where that is later. Under the lock that it was read under."""
     return later_time(newest, now_ms=environment.runtime.clock.now_ms(), zone=environment.config.time_zone)
+
+
+def _refuse_read_only(config: TableConfig) -> None:
+    if config.version < _OLDEST_WRITABLE_VERSION:
+        raise UnsupportedFeatureError(
+            f"table {config.name} has version {config.version}, which is read-only here. "
+            "Any write by Java Hudi 1.x upgrades it to version 9."
+        )
+    if not config.has_meta_columns:
+        raise UnsupportedFeatureError(
+            f"table {config.name} has no meta columns, and is read-only here. Write it in Java."
+        )
+    if not config.key_fields:
+        raise UnsupportedFeatureError(
+            f"table {config.name} has generated keys, and is read-only here. Write it in Java."
+        )
+    if config.keeps_change_log:
+        raise UnsupportedFeatureError(
+            f"table {config.name} keeps a log of changes (CDC), which is not written here: it is read-only. "
+            "Write it in Java."
+        )
+    if config.drops_partition_columns:
+        raise UnsupportedFeatureError(
+            f"table {config.name} leaves its partition columns out of the files, and is read-only here. "
+            "Write it in Java."
+        )

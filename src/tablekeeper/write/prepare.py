@@ -10,18 +10,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tablekeeper.config.concurrency_settings import (
-    ConcurrencySettings,
-    ConflictSettings,
-    HeartbeatSettings,
-    LockSettings,
-)
-from tablekeeper.config.keys import INDEX_DROP, METADATA_ENABLE, WIDEN_TO_STRING
+from tablekeeper.config.keys import METADATA_ENABLE, WIDEN_TO_STRING
 from tablekeeper.config.options import Options
-from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.write_settings import IndexKind, WriteSettings
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.avro_arrow import with_meta_columns
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
 from tablekeeper.metadata_table.indexes import load_metadata_indexes, refuse_index_loss, statistics_outdate
@@ -33,19 +25,15 @@ from tablekeeper.record.merge import merge_rule
 from tablekeeper.record.partition_paths import partition_spec
 from tablekeeper.runtime import Runtime
 from tablekeeper.snapshot.schema import load_table_schema
-from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, load_timeline_beside
-from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.locks.choose import choose_lock
 from tablekeeper.write.context import WriteContext, avro_schema_json, staging_directory
 from tablekeeper.write.schema import KnownSchema, schema_after
 
 __all__ = [
     "WriteRequest",
     "load_begin",
-    "load_environment",
     "prepare_write",
     "refuse_lost_indexes",
 ]
@@ -132,37 +120,8 @@ class WriteRequest:
         return encode_requested_replace_metadata(RequestedReplaceMetadata(operation=self.operation))
 
 
-_OLDEST_WRITABLE_VERSION = 8
 # Little enough for a process to hold for each of its threads; for tasks in other processes it would travel many times.
 _CARRIED_BYTES = 1 << 20
-
-
-def load_environment(
-    storage: Storage, options: Options, *, runtime: Runtime, config: TableConfig | None = None
-) -> TableEnvironment:
-    """What transactions on the table work with; refuses tables that are read-only here.
-
-    `config` is what the properties file says, where it was just read.
-    """
-    config = config or load_table_config(storage)
-    _refuse_read_only(config)
-    settings = WriteSettings.of_table(options.given, key_fields=config.key_fields)
-    lock_settings = LockSettings.from_options(options.given)
-    by_bucket = settings.index is IndexKind.BUCKET
-    concurrency = ConcurrencySettings.from_options(options.given)
-    concurrency.refuse_unfit_table(table=config.name, is_mor=config.is_mor, has_buckets=by_bucket)
-    return TableEnvironment(
-        storage=storage,
-        config=config,
-        lock=choose_lock(storage, options=lock_settings, runtime=runtime, table_name=config.name),
-        lock_settings=lock_settings,
-        heartbeat_settings=HeartbeatSettings.from_options(options.given),
-        conflict_settings=ConflictSettings.from_options(options.given),
-        runtime=runtime,
-        by_bucket=by_bucket,
-        concurrency=concurrency,
-        drops_indexes=options.flag(INDEX_DROP),
-    )
 
 
 def load_begin(environment: TableEnvironment, *, names: Sequence[str] | None = None) -> tuple[Timeline, pa.Schema]:
@@ -245,29 +204,3 @@ def refuse_lost_indexes(environment: TableEnvironment, options: Options, operati
         indexes = load_metadata_indexes(environment.storage, environment.config, operation=operation)
         action = operation.value.lower()
         refuse_index_loss(environment.config, indexes, action=action, consents=environment.drops_indexes)
-
-
-def _refuse_read_only(config: TableConfig) -> None:
-    if config.version < _OLDEST_WRITABLE_VERSION:
-        raise UnsupportedFeatureError(
-            f"table {config.name} has version {config.version}, which is read-only here. "
-            "Any write by Java Hudi 1.x upgrades it to version 9."
-        )
-    if not config.has_meta_columns:
-        raise UnsupportedFeatureError(
-            f"table {config.name} has no meta columns, and is read-only here. Write it in Java."
-        )
-    if not config.key_fields:
-        raise UnsupportedFeatureError(
-            f"table {config.name} has generated keys, and is read-only here. Write it in Java."
-        )
-    if config.keeps_change_log:
-        raise UnsupportedFeatureError(
-            f"table {config.name} keeps a log of changes (CDC), which is not written here: it is read-only. "
-            "Write it in Java."
-        )
-    if config.drops_partition_columns:
-        raise UnsupportedFeatureError(
-            f"table {config.name} leaves its partition columns out of the files, and is read-only here. "
-            "Write it in Java."
-        )

@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from tablekeeper.config.concurrency_settings import ConflictSettings, HeartbeatSettings, LockSettings
-from tablekeeper.config.options import Options
 from tablekeeper.errors import TablekeeperError
-from tablekeeper.runtime import Runtime
 from tablekeeper.services.doctor.content_checks import (
     check_base_files,
     check_log_files,
@@ -34,12 +31,10 @@ from tablekeeper.services.doctor.timeline_checks import (
     check_pending,
 )
 from tablekeeper.services.doctor.view import DoctorSettings, TableView, load_data_files, load_view
-from tablekeeper.storage import Storage
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.locks.choose import choose_lock
 
-__all__ = ["examine_table", "load_examination", "mend_table"]
+__all__ = ["examine_table", "mend_table"]
 
 _SMALL_SHARE = 0.1
 _FEW_FILES = 10
@@ -67,21 +62,6 @@ _CHECKS: tuple[Callable[[TableView], Iterable[Finding]], ...] = (
     check_timeline_length,
     check_old_versions,
 )
-
-
-def load_examination(storage: Storage, options: Options, *, runtime: Runtime) -> TableEnvironment:
-    """What an examination works with, also for tables that are read-only here."""
-    settings = LockSettings.from_options(options.given)
-    config = load_table_config(storage)
-    return TableEnvironment(
-        storage=storage,
-        config=config,
-        lock=choose_lock(storage, options=settings, runtime=runtime, table_name=config.name),
-        lock_settings=settings,
-        heartbeat_settings=HeartbeatSettings.from_options(options.given),
-        conflict_settings=ConflictSettings.from_options(options.given),
-        runtime=runtime,
-    )
 
 
 def examine_table(environment: TableEnvironment, settings: DoctorSettings) -> DoctorReport:
