@@ -1,30 +1,43 @@
-"""`TableHandle`: what every operation on an open table needs, and how it begins."""
+"""`TableHandle`: what every operation on an open table needs, how it begins, and the indexes that writes ask."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pyarrow as pa
 
-from tablekeeper.config.keys import BLOCKS_SPECULATION
+from tablekeeper.config.keys import BLOCKS_SPECULATION, INDEX_DROP
+from tablekeeper.config.metadata_settings import RecordIndexSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import InvalidRequestError
+from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.runtime import Runtime
+from tablekeeper.services.indexing.record_index import IndexResult, create_record_index, drop_record_index
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
+from tablekeeper.table.claims import understood
 from tablekeeper.timeline import FirstLook, Timeline, load_first_look, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment, load_environment
 from tablekeeper.write.prepare import WriteRequest, prepare_write
 
-__all__ = ["TableHandle", "parse_instant", "refuse_speculation"]
+__all__ = [
+    "TableHandle",
+    "parse_instant",
+    "refuse_speculation",
+]
+
+_LOG = logging.getLogger(__name__)
+_RECORD = "record"
 
 
 class TableHandle:
-    """An open table: where it lies, the engine that works on it, and the options of this caller."""
+    """An open table: where it lies, the engine that works on it, the options of this caller, and its record index."""
 
     def __init__(self, storage: Storage, engine: Engine, options: Options, *, runtime: Runtime) -> None:
         self._storage = storage
@@ -45,6 +58,24 @@ class TableHandle:
         """What the table's properties file says now."""
         return load_table_config(self._storage)
 
+    def create_index(self, kind: str = _RECORD, *, options: Mapping[str, object] | None = None) -> IndexResult:
+        """Build the record index (`"record"`), and a metadata table where there is none; writes then find keys by it.
+
+        Its keys are those of the whole table: one that is there twice, in two partitions for instance, stops it. Every
+        write keeps it in step from then on, Java's writers too.
+        """
+        _refuse_other(kind)
+        given = self._merged(options)
+        environment = load_environment(self._storage, given, runtime=self._runtime)
+        request = prepare_write(environment, self._engine, given, Operation.INDEX, incoming=None, extra={})
+        settings = RecordIndexSettings.from_options(given.given)
+        return create_record_index(environment, self._engine, request.context, settings)
+
+    def drop_index(self, kind: str = _RECORD) -> IndexResult:
+        """Drop the record index (`"record"`): keys are looked up in the files again."""
+        _refuse_other(kind)
+        return drop_record_index(self._load_environment())
+
     def _load_write(
         self,
         operation: Operation,
@@ -55,6 +86,10 @@ class TableHandle:
     ) -> WriteRequest:
         """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""
         look = look or self._look()
+        wants_index = incoming is not None and RecordIndexSettings.from_options(self._options.given).is_wanted
+        if wants_index and RECORD_INDEX not in look.config.metadata_partitions:
+            _LOG.info("%s: %r, as the options ask", self.path, self.create_index())
+            look = self._look()
         return prepare_write(
             self._load_environment(look.config),
             self._engine,
@@ -80,6 +115,20 @@ class TableHandle:
     def _load_timeline(self) -> Timeline:
         return load_timeline(self._storage, self.config)
 
+    @contextmanager
+    def _rebuilding_record_index(self) -> Iterator[None]:
+        """Around what takes commits back: a record index that could not forget them was dropped, and is built anew."""
+        had_index = RECORD_INDEX in self.config.metadata_partitions
+        yield
+        if had_index and RECORD_INDEX not in self.config.metadata_partitions and not self._options.flag(INDEX_DROP):
+            _LOG.warning("%s: %r", self.path, self.create_index())
+
+    def _merged(self, options: Mapping[str, object] | None) -> Options:
+        given = Options(options)
+        if given.claims or given.idle:
+            understood(given, self.config)
+        return given.merged_over(self._options)
+
 
 def refuse_speculation(options: Options, *, speculates: bool) -> None:
     """As Java does: a copy of a slow task may write its files late, which not every store can prevent."""
@@ -99,3 +148,8 @@ def parse_instant(value: object) -> RequestedTime:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return RequestedTime(value)
     raise InvalidRequestError(f"{value!r} is not an instant: give its requested time, as `Table.timeline()` shows it.")
+
+
+def _refuse_other(kind: str) -> None:
+    if kind != _RECORD:
+        raise InvalidRequestError(f"index {kind!r}: the one that is built and dropped here is 'record'.")

@@ -32,8 +32,7 @@ from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
 from tablekeeper.services.plans.service import ServiceResult
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text, parse_duration_s, parse_size_bytes
 from tablekeeper.table.automatic_services import Hosting, InlineService, ServiceLoop, find_due, service_names
-from tablekeeper.table.handle import parse_instant, refuse_speculation
-from tablekeeper.table.indexes import Indexes
+from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
 from tablekeeper.timeline import Timeline, load_instant_files
@@ -46,7 +45,7 @@ __all__ = ["Maintenance"]
 _LOG = logging.getLogger(__name__)
 
 
-class Maintenance(Indexes):
+class Maintenance(TableHandle):
     """Table services: plan, execute, explain and cancel; clean and archive; alone, after writes, or beside them.
 
     A plan is put on the timeline by `schedule_…` and executed by `execute`, here or in any other process, Java's
