@@ -1,4 +1,4 @@
-"""The cost of a call follows its work: one partition of ten thousand is listed and read, and no other is touched.
+"""The cost of a call follows its work: one partition of two thousand is listed and read, and no other is touched.
 
 Every call to the store is counted. What is asked of the timeline and of the table's properties is counted too:
 an upsert loads the timeline once to check the rows, and twice inside the transaction (when it begins, when it
@@ -42,7 +42,7 @@ from tests.support.storage_wrappers import CountingStorage
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 from tests.support.wide_table import WideTable, make_wide_table
 
-PARTITIONS = 10_000
+PARTITIONS = 2_000
 HOME = "p00077"
 
 
@@ -55,7 +55,7 @@ def tables() -> Iterator[TableBuilder]:
 
 @pytest.fixture(scope="module", params=["cow", "mor"])
 def counted(request: pytest.FixtureRequest, tables: TableBuilder) -> tuple[tk.Table, CountingStorage]:
-    """A table with one row in each of ten thousand partitions, on a store that counts."""
+    """A table with one row in each of two thousand partitions, on a store that counts."""
     options = {"hoodie.bloom.index.write": "false"}
     table = tables.create(table_type=request.param, options=options)
     numbers = np.arange(PARTITIONS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -14,12 +16,27 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.serve import serve
 from tablekeeper.server.settings import ServerSettings
-from tests.support.served import free_port, running_service
+from tests.support.served import Served, free_port, running_service
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> ServerSettings:
     return ServerSettings(work_dir=tmp_path / "work", port=free_port(), allow=(str(tmp_path),))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="module")
+def served(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A running service that has little patience."""
+    work_dir = tmp_path_factory.mktemp("service")
+    settings = work_dir / "settings.toml"
+    settings.write_text("[limits]\nhead_s = 2\nbody_s = 2\n")
+    with running_service(work_dir, allow=lake, arguments=("--settings", str(settings))) as running:
+        yield running
 
 
 def refusal(settings: ServerSettings) -> str:
@@ -59,39 +76,38 @@ def test_an_unknown_engine_is_told_with_those_there_are(local: ServerSettings) -
     assert "there is no engine 'cobol': use one of arrow" in refusal(replace(local, engine="cobol"))
 
 
-def test_a_service_that_starts_says_what_it_does_and_where_to_look(tmp_path: Path) -> None:
-    with running_service(tmp_path / "service", allow=tmp_path) as served:
-        said = served.log.read_text()
-    for part in (f"listening at {served.url}", "/v1/openapi.json", f"tables below {tmp_path}", "2 operations at once"):
+def test_a_service_that_starts_says_what_it_does_and_where_to_look(served: Served, lake: Path) -> None:
+    said = served.log.read_text()
+    for part in (f"listening at {served.url}", "/v1/openapi.json", f"tables below {lake}", "2 operations at once"):
         assert part in said
 
 
-def test_whoever_sends_a_byte_a_minute_is_not_waited_for(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.toml"
-    settings.write_text("[limits]\nhead_s = 0.3\nbody_s = 0.3\n")
-    with running_service(tmp_path / "service", allow=tmp_path, arguments=("--settings", str(settings))) as served:
-        host, _, port = served.url.removeprefix("http://").partition(":")
-        for sent, answered in (
-            (b"", b""),
-            (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b""),
-            (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET ", b"HTTP/1.1 200"),
-            (b"POST /v1/tables HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 408"),
-        ):
-            with socket.create_connection((host, int(port)), timeout=60) as opened:
-                opened.sendall(sent)
-                got = b""
-                while more := opened.recv(65536):
-                    got += more
+SLOW_SENDERS = (
+    (b"", b""),
+    (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b""),
+    (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET ", b"HTTP/1.1 200"),
+    (b"POST /v1/tables HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 408"),
+)
+
+
+def test_a_sender_of_a_byte_a_minute_is_not_waited_for(served: Served) -> None:
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with ExitStack() as opened:
+        senders = [opened.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in SLOW_SENDERS]
+        for sender, (sent, _) in zip(senders, SLOW_SENDERS, strict=True):
+            sender.sendall(sent)
+        for sender, (sent, answered) in zip(senders, SLOW_SENDERS, strict=True):
+            with sender.makefile("rb") as answers:
+                got = answers.read()
             assert got.startswith(answered), sent
             assert bool(got) == bool(answered), sent
-        assert "Traceback" not in served.log.read_text()
+    assert "Traceback" not in served.log.read_text()
 
 
 @pytest.mark.parametrize("length", [70_000, 400_000])
-def test_an_address_that_no_caller_needs_is_refused_with_a_code(tmp_path: Path, length: int) -> None:
-    with running_service(tmp_path / "service", allow=tmp_path) as served:
-        connection = HTTPConnection(served.url.removeprefix("http://"), timeout=60)
-        connection.request("GET", f"/v1/tables?search={'x' * length}")
-        answer = connection.getresponse()
-        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (414, "address_too_long")
-        connection.close()
+def test_an_address_that_no_caller_needs_is_refused_with_a_code(served: Served, length: int) -> None:
+    connection = HTTPConnection(served.url.removeprefix("http://"), timeout=60)
+    connection.request("GET", f"/v1/tables?search={'x' * length}")
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["error"]["code"]) == (414, "address_too_long")
+    connection.close()
