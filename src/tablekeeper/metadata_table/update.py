@@ -1,7 +1,7 @@
 """The part of a commit that concerns the metadata table: switch off what cannot be kept, write what can.
 
-Runs under the table lock, on properties read anew: another writer may have built or dropped indexes since this
-write began. Indexes are switched off in the properties before the commit that they would miss completes.
+Runs under the table lock, on properties (`config`) read under it: another writer may have built or dropped indexes
+since this write began. Indexes are switched off in the properties before the commit that they would miss completes.
 """
 
 from __future__ import annotations
@@ -60,22 +60,16 @@ class MetadataPolicy:
 
 def sync_commit(
     environment: LockedTable,
+    config: TableConfig,
     policy: MetadataPolicy,
     metadata: CommitMetadata,
     *,
     known_ranges: Mapping[str, Sequence[ColumnRange]],
     keys: KeyChanges,
-    properties: TableConfig | None,
     requested_at: RequestedTime,
     completed_at: CompletionTime,
 ) -> tuple[str, ...]:
-    """Bring the metadata table up to date with a commit. Returns what the caller should be told.
-
-    `properties` are the table's as they were read under this lock, None if they have not been.
-    """
-    config = properties or load_table_config(environment.storage)
-    if not config.metadata_partitions and not config.metadata_partitions_inflight:
-        return ()
+    """Bring the metadata table up to date with a commit. Returns what the caller should be told."""
     if not policy.is_enabled:
         return _switch_off(environment, config)
     indexes = load_metadata_indexes(
@@ -113,6 +107,7 @@ def sync_commit(
 
 def sync_rollback(
     environment: LockedTable,
+    config: TableConfig,
     *,
     target: RequestedTime,
     deleted: Iterable[str],
@@ -120,7 +115,6 @@ def sync_rollback(
     completed_at: CompletionTime,
 ) -> None:
     """Take back what a commit that is being rolled back wrote to the metadata table. `deleted` are file paths."""
-    config = load_table_config(environment.storage)
     if not config.has_metadata_table:
         return
     by_partition: dict[str, list[str]] = {}
@@ -161,6 +155,7 @@ def take_back_update(environment: LockedTable, target: RequestedTime) -> None:
 
 def sync_clean(
     environment: LockedTable,
+    config: TableConfig,
     *,
     deleted: Mapping[str, Iterable[str]],
     removed_partitions: Iterable[str],
@@ -171,7 +166,6 @@ def sync_clean(
 
     No index has to be switched off for it: entries of files that no commit needs any more are never asked for.
     """
-    config = load_table_config(environment.storage)
     if not config.has_metadata_table:
         return
     write_metadata_update(

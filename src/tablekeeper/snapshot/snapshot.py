@@ -94,7 +94,9 @@ def load_snapshot(
     costs nothing. `listed` are the files of all partitions, if directories were listed since the timeline was loaded.
     `CorruptTableError` if a file is missing or cut off.
     """
-    metadata_table = open_metadata_table(storage, config, timeline, runtime=runtime)
+    metadata_table = (
+        open_metadata_table(storage, config, timeline, runtime=runtime) if config.has_metadata_table else None
+    )
     unmarked: Mapping[str, Files] = {}
     if partitions is None and config.is_partitioned and metadata_table is None:
         may_lead = pruning.may_lead if pruning is not None else _everywhere

@@ -189,23 +189,31 @@ def confirm_pending(held: LockedEnvironment, published: Instant) -> None:
 def _update(
     held: LockedEnvironment, update: MetadataUpdate, requested_at: RequestedTime, completed_at: CompletionTime
 ) -> tuple[str, ...]:
+    known = update.properties if isinstance(update, CommitUpdate) else None
+    # Read under this lock: another writer may have built or dropped indexes since the action began.
+    config = known or load_table_config(held.storage)
+    if not config.metadata_partitions and not config.metadata_partitions_inflight:
+        return ()
     match update:
-        case CommitUpdate(policy, metadata, keys, known_ranges, properties):
+        case CommitUpdate(policy, metadata, keys, known_ranges):
             return sync_commit(
                 held,
+                config,
                 policy,
                 metadata,
                 known_ranges=known_ranges,
                 keys=keys,
-                properties=properties,
                 requested_at=requested_at,
                 completed_at=completed_at,
             )
         case RollbackUpdate(target, files):
-            sync_rollback(held, target=target, deleted=files, requested_at=requested_at, completed_at=completed_at)
+            sync_rollback(
+                held, config, target=target, deleted=files, requested_at=requested_at, completed_at=completed_at
+            )
         case CleanUpdate(deleted, removed_partitions):
             sync_clean(
                 held,
+                config,
                 deleted=deleted,
                 removed_partitions=removed_partitions,
                 requested_at=requested_at,

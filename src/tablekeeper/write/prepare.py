@@ -170,15 +170,18 @@ def prepare_write(
         )
     policy = MetadataPolicy(
         is_enabled=options.flag(METADATA_ENABLE),
-        outdates_statistics=statistics_outdate(before=table_schema, after=schema),
+        outdates_statistics=schema != table_schema and statistics_outdate(before=table_schema, after=schema),
     )
-    indexes = load_metadata_indexes(
-        storage, config, operation=operation, outdated_statistics=policy.outdates_statistics
-    )
-    policy = replace(policy, has_record_index=policy.is_enabled and indexes.has_record_index)
-    if policy.is_enabled:
-        # The commit looks again, under the lock; a refusal should come before the work.
-        refuse_index_loss(config, indexes, action=operation.value.lower(), consents=environment.drops_indexes)
+    stats_columns: tuple[str, ...] = ()
+    if config.metadata_partitions:
+        indexes = load_metadata_indexes(
+            storage, config, operation=operation, outdated_statistics=policy.outdates_statistics
+        )
+        if policy.is_enabled:
+            # The commit looks again, under the lock; a refusal should come before the work.
+            refuse_index_loss(config, indexes, action=operation.value.lower(), consents=environment.drops_indexes)
+            policy = replace(policy, has_record_index=indexes.has_record_index)
+            stats_columns = indexes.columns
     context = WriteContext(
         store=StorageHandle(storage),
         staging=staging_directory(environment.runtime.ids.uuid()),
@@ -189,7 +192,7 @@ def prepare_write(
         partition=partition_spec(config),
         rule=merge_rule(config),
         settings=WriteSettings.of_table(options.given, key_fields=config.key_fields),
-        stats_columns=indexes.columns if policy.is_enabled else (),
+        stats_columns=stats_columns,
         runtime=environment.runtime,
         blocks=BlockVisibility(may_share_files=config.may_have_old_log_names),
         carried_bytes=0 if engine.has_workers else _CARRIED_BYTES,
