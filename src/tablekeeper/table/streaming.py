@@ -104,16 +104,14 @@ class BatchGuard:
         _refuse_known_batch(self._writer, self._batch, last=last)
 
 
-def load_batch_guard(
-    storage: Storage, config: TableConfig, extra: Mapping[str, str] | None
-) -> Callable[[Timeline], None]:
-    """What a write with this extra metadata has to ask under the lock of its commit; nothing if it is no batch.
+def load_batch_guard(storage: Storage, config: TableConfig, extra: Mapping[str, str]) -> BatchGuard | None:
+    """What a write with this extra metadata has to ask under the lock of its commit; None if it is no batch.
 
     Raises `BatchCommittedError` if the batch is in the table already.
     """
-    writer, batch = (extra or {}).get(WRITER_KEY), (extra or {}).get(BATCH_KEY, "")
+    writer, batch = extra.get(WRITER_KEY), extra.get(BATCH_KEY, "")
     if not writer or not batch.isdigit():
-        return lambda _: None
+        return None
     timeline = load_timeline(storage, config)
     _refuse_known_batch(writer, int(batch), last=_find_last_batch(storage, config, timeline, writer))
     return BatchGuard(storage, config, timeline, writer=writer, batch=int(batch))

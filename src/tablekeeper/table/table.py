@@ -445,9 +445,9 @@ class Table(Maintenance):
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
         # Before the rows are looked at: a batch of a stream that is in the table already costs nothing more.
         look = self._look()
-        refuse = load_batch_guard(self._storage, look.config, extra)
+        refuse = load_batch_guard(self._storage, look.config, extra) if extra else None
         request = self._load_write(operation, self._engine.schema_of(source), extra=extra, look=look)
-        return execute_write(replace(request, refuse=refuse), source)
+        return execute_write(replace(request, refuse=refuse) if refuse else request, source)
 
     def _load_query(
         self,

@@ -134,7 +134,7 @@ def load_pending_outline(
 
 def find_rollback(storage: Storage, config: TableConfig, timeline: Timeline, target: Instant) -> Instant | None:
     """A rollback of `target` that somebody began and did not finish."""
-    rollbacks = (instant for instant in timeline.pending if instant.action is Action.ROLLBACK)
+    rollbacks = timeline.pending_rollbacks
     return next((i for i in rollbacks if load_rollback_target(storage, config, i) == target.requested_at), None)
 
 

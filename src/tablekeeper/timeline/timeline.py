@@ -74,6 +74,11 @@ class Timeline:
         return tuple(i for i in self.pending if i.action.is_plan)
 
     @cached_property
+    def pending_rollbacks(self) -> tuple[Instant, ...]:
+        """Rollbacks that were begun and are not finished, by requested time."""
+        return tuple(i for i in self.pending if i.action is Action.ROLLBACK)
+
+    @cached_property
     def completed_writes(self) -> tuple[Instant, ...]:
         """Completed commits, delta commits and replace commits by requested time."""
         return tuple(i for i in self.completed if i.action.writes_data)

@@ -316,7 +316,7 @@ def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: 
     if (
         mine is None
         or mine.is_completed
-        or find_rollback(environment.storage, environment.config, timeline, write.inflight)
+        or (timeline.pending_rollbacks and find_rollback(environment.storage, environment.config, timeline, mine))
     ):
         raise FencedError(
             f"instant {write.inflight} is no longer pending: another process rolled it back. "

@@ -46,7 +46,7 @@ class PlannedGroup:
 
 
 class EarlyConflicts:
-    """Other writers of the file groups that one write is going to touch."""
+    """Other writers of the file groups that one write is going to touch. Made only where detection is on."""
 
     def __init__(self, environment: TableEnvironment, write: OpenWrite, planned: Sequence[PlannedGroup]) -> None:
         self._environment = environment
@@ -60,7 +60,7 @@ class EarlyConflicts:
 
     def announce(self) -> None:
         """Raise `ConflictError` if somebody is in the way; else tell others what this write is about to touch."""
-        if not self._settings.is_enabled or not self._groups:
+        if not self._groups:
             return
         if self._settings.is_locked:
             with self._environment.locked() as held:
@@ -73,7 +73,7 @@ class EarlyConflicts:
 
     def refuse(self) -> None:
         """Raise `ConflictError` if a live writer that began earlier has announced one of the groups."""
-        if not self._settings.is_enabled or not self._groups:
+        if not self._groups:
             return
         if self._settings.checks_commits:
             self._refuse_commits()
@@ -101,7 +101,7 @@ class EarlyConflicts:
         while start < tasks:
             if start:
                 self.refuse()
-            watches = self._settings.is_enabled and bool(self._groups) and bool(self._earlier)
+            watches = bool(self._groups) and bool(self._earlier)
             end = min(tasks, start + width * _WAVES_A_CORE) if watches else tasks
             yield range(start, end)
             start = end

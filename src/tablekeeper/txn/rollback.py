@@ -234,8 +234,8 @@ def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -
     Until the commit is hidden a rollback does not let go of the lock. One that stays behind would be executed by the
     next writer of Java's, whatever has been built on the commit by then.
     """
-    for rollback in timeline.pending:
-        if rollback.action is Action.ROLLBACK and _is_idle(environment, timeline, rollback):
+    for rollback in timeline.pending_rollbacks:
+        if _is_idle(environment, timeline, rollback):
             with environment.locked() as held:
                 now = held.load_timeline()
                 if rollback in now.pending and _is_idle(held, now, rollback):

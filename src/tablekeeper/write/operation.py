@@ -169,7 +169,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
             beside_others = request.is_mor and any(
                 pending_kind(i) is WriteKind.INGESTION for i in write.at_start.pending
             )
-            ends = base_ends(write.at_start, slices if beside_others else ())
+            ends = base_ends(write.at_start, slices) if beside_others else {}
             is_global = indexed is not None
             phantoms = PhantomKeys(request.engine, context, by_partition, ends, is_global=is_global)
         indexes = indexed is not None
@@ -192,10 +192,12 @@ def _write_groups(
 
     Files are numbered from `first` on.
     """
-    work = [each for rows in planned for each in rows.work]
-    groups = [PlannedGroup(each.group, each.kind is WorkKind.APPEND, each.file_slice is None) for each in work]
-    early = EarlyConflicts(request.environment, write, groups)
-    early.announce()
+    early = None
+    if request.environment.concurrency.early.is_enabled:
+        work = [each for rows in planned for each in rows.work]
+        groups = [PlannedGroup(each.group, each.kind is WorkKind.APPEND, each.file_slice is None) for each in work]
+        early = EarlyConflicts(request.environment, write, groups)
+        early.announce()
     bins = gather_bins(request.engine, context, planned)
     deletes = request.operation is Operation.DELETE
     orders_keys = request.is_bulk and context.settings.bulk_insert_sort.orders_keys
@@ -205,7 +207,8 @@ def _write_groups(
         for each, number in zip(bins, numbers, strict=False)
     ]
     files: list[WrittenFile] = []
-    for wave in early.waves(len(tasks), width=request.engine.parallelism):
+    waves = early.waves(len(tasks), width=request.engine.parallelism) if early is not None else [range(len(tasks))]
+    for wave in waves:
         # A process that slept for long must not begin to write files that nobody will look for any more.
         write.heartbeat.check()
         written = request.engine.run(
@@ -246,10 +249,11 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         environment, action=request.action, operation=request.operation, plan=request.plan, announces=announces
     )
     try:
-        withdraw_idle_rollbacks(environment, write.at_start)
-        for dead in failed_writes(environment, write.at_start):
-            rollback_instant(environment, dead)
-        remove_cancelled_plans(environment, write.at_start)
+        if write.at_start.pending:
+            withdraw_idle_rollbacks(environment, write.at_start)
+            for dead in failed_writes(environment, write.at_start):
+                rollback_instant(environment, dead)
+            remove_cancelled_plans(environment, write.at_start)
         refuse_changed_schema(environment, request.known_schema, write)
         if request.replaces and not len(write.at_start):
             # Files beside an empty timeline are damage, which shows only as long as there are none of this write.
