@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.services.indexing.record_index import IndexResult, create_record_index, drop_record_index
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
+from tablekeeper.table.automatic_services import Hosting, InlineService, inline_services
 from tablekeeper.table.claims import understood
 from tablekeeper.timeline import FirstLook, Timeline, load_first_look, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
@@ -114,6 +116,16 @@ class TableHandle:
 
     def _load_timeline(self) -> Timeline:
         return load_timeline(self._storage, self.config)
+
+    @cached_property
+    def _hosting(self) -> Hosting:
+        """What the options leave to the Table Management Service; wrong settings of it are refused here."""
+        return Hosting(self._storage, self._options, self._runtime)
+
+    @cached_property
+    def _inline(self) -> tuple[InlineService, ...]:
+        """What the options ask for after every write."""
+        return inline_services(self._options)
 
     @contextmanager
     def _rebuilding_record_index(self) -> Iterator[None]:

@@ -31,7 +31,12 @@ from tablekeeper.services.plans.listing import PlanListing, load_plan_listing
 from tablekeeper.services.plans.schedule import ScheduledPlan, schedule_plan
 from tablekeeper.services.plans.service import ServiceResult
 from tablekeeper.table.arguments import checked_flags, checked_names, checked_text, parse_duration_s, parse_size_bytes
-from tablekeeper.table.automatic_services import Hosting, InlineService, ServiceLoop, find_due, service_names
+from tablekeeper.table.automatic_services import (
+    InlineService,
+    ServiceLoop,
+    find_due,
+    service_names,
+)
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
 from tablekeeper.table.summary import TimelineSummary, summarize_timeline
@@ -297,7 +302,7 @@ class Maintenance(TableHandle):
         One that the options leave to the Table Management Service runs here only if that does not take it over.
         """
         (checked,) = service_names([name])
-        hosting = Hosting(self._storage, self._options, self._runtime)
+        hosting = self._hosting
         if checked in hosting.services and hosting.hand_over([checked]).services:
             return []
         return self._run_due(checked, is_async=True)

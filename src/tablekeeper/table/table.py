@@ -43,7 +43,7 @@ from tablekeeper.table.arguments import (
     checked_text,
     rows_reported,
 )
-from tablekeeper.table.automatic_services import Hosting, InlineService, inline_services, run_after_write, service_names
+from tablekeeper.table.automatic_services import InlineService, run_after_write, service_names
 from tablekeeper.table.claims import understood
 from tablekeeper.table.creation import NewTable, plan_table, refuse_other_table
 from tablekeeper.table.engines import choose_engine
@@ -421,8 +421,8 @@ class Table(Maintenance):
         inline: Sequence[str] = (),
     ) -> WriteResult:
         retries, extra = checked_count("retries", retries), checked_extra(extra)
-        services = tuple(map(InlineService, service_names(inline))) if inline else inline_services(self._options)
-        hosting = Hosting(self._storage, self._options, self._runtime)
+        services = tuple(map(InlineService, service_names(inline))) if inline else self._inline
+        hosting = self._hosting
         source = self._engine.incoming(source)
         if retries and isinstance(source, pa.RecordBatchReader):
             # A reader can be drawn once only; a second attempt needs its rows again.
@@ -440,6 +440,8 @@ class Table(Maintenance):
                 await_earlier_writer(self._load_environment(), error)
         # Who names a service in the call wants it here.
         hosted = hosting.services - {each.name for each in services if inline}
+        if not services and not hosted:
+            return result
         return run_after_write(result, services, hosting, self._run_inline, hosted=hosted)
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
