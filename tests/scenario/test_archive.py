@@ -15,7 +15,7 @@ from tablekeeper.metadata_table.layout import load_metadata_timeline, metadata_c
 from tablekeeper.model import Action, RequestedTime, State
 from tablekeeper.snapshot.snapshot import load_replaced
 from tablekeeper.storage import Storage
-from tablekeeper.table.streaming import BATCH_KEY, WRITER_KEY, load_last_batch
+from tablekeeper.table.streaming import BATCH_KEY, WRITER_KEY, BatchCommittedError, load_batch_guard
 from tablekeeper.timeline import load_instant_files, load_timeline
 from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.properties_file import change_properties
@@ -177,9 +177,11 @@ def test_a_stream_that_rested_while_others_wrote_finds_its_last_batch_in_the_his
     write(table, 8)
     table.archive(options=EAGER)
     assert len(active(tables, table)) == 3
-    assert load_last_batch(storage, "w1") == 7
-    assert load_last_batch(storage, "w2") == 3
-    assert load_last_batch(storage, "w3") is None
+    for writer, last in (("w1", 7), ("w2", 3)):
+        with pytest.raises(BatchCommittedError, match=f"the last one is {last}"):
+            load_batch_guard(storage, table.config, {WRITER_KEY: writer, BATCH_KEY: f"{last}"})
+        assert load_batch_guard(storage, table.config, {WRITER_KEY: writer, BATCH_KEY: f"{last + 1}"}) is not None
+    assert load_batch_guard(storage, table.config, {WRITER_KEY: "w3", BATCH_KEY: "0"}) is not None
 
 
 def name_batch(storage: Storage, table: tk.Table, *, writer: str, batch: int) -> None:

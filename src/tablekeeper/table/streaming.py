@@ -31,7 +31,6 @@ from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import iterate_history
-from tablekeeper.timeline.properties_file import load_table_config
 
 __all__ = ["BATCH_KEY", "WRITER_KEY", "BatchWriter", "StreamRequest", "load_batch_guard", "start_stream"]
 
@@ -115,12 +114,6 @@ def load_batch_guard(storage: Storage, config: TableConfig, extra: Mapping[str, 
     timeline = load_timeline(storage, config)
     _refuse_known_batch(writer, int(batch), last=_find_last_batch(storage, config, timeline, writer))
     return BatchGuard(storage, config, timeline, writer=writer, batch=int(batch))
-
-
-def load_last_batch(storage: Storage, writer: str) -> int | None:
-    """The newest batch of the writer that was committed, None if there is none."""
-    config = load_table_config(storage)
-    return _find_last_batch(storage, config, load_timeline(storage, config), writer)
 
 
 def _find_last_batch(storage: Storage, config: TableConfig, timeline: Timeline, writer: str) -> int | None:
