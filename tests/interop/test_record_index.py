@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tablekeeper as tk
@@ -88,3 +89,29 @@ def test_java_and_we_take_turns_on_one_record_index(table_type: str, seed: int, 
         assert notes(java.read()) == model
         refuse_wrong_record_index(ours)
     assert "record_index" in ours.config.metadata_partitions
+
+
+def test_java_finds_keys_in_a_shard_whose_index_has_two_levels(spark: Any, tmp_path: Path) -> None:
+    # Long keys fill many blocks with few rows.
+    ids = [f"{number:0200d}" for number in range(70_000)]
+    ours = tk.Table.create(
+        str(tmp_path / "t"), name="t", schema=SCHEMA, key="id", partition_by="city", ordering="ts", table_type="cow",
+        engine="local",
+    )  # fmt: skip
+    homes = [CITIES[number % 2] for number in range(len(ids))]
+    ours.bulk_insert(pa.table([ids, homes, pa.array([1] * len(ids)), ["first"] * len(ids)], schema=SCHEMA))
+    ours.create_index("record", options={"hoodie.metadata.record.index.min.filegroup.count": "1"})
+    (base,) = (tmp_path / "t" / ".hoodie" / "metadata" / "record_index").glob("*.hfile")
+    assert b"IDXLEAF2" in base.read_bytes()
+    options = JavaTable.options_for(
+        name="t", key=["id"], partition_by=["city"], ordering="ts", table_type="cow", extra=INDEX
+    )
+    # All name one partition, whichever has their key; the last is new.
+    changed = [*ids[::1_733], ids[-1], "new"]
+    JavaTable(spark, str(tmp_path / "t"), options).write(rows(dict.fromkeys(changed, CITIES[0]), 2), "upsert")
+    read = ours.read(columns=["id", "ts"])
+    assert sorted(read.filter(pc.equal(read["ts"], 2))["id"].to_pylist()) == sorted(changed)
+    assert read.num_rows == len(ids) + 1
+    ours.upsert(rows({ids[7]: CITIES[0], "new": CITIES[1]}, 3))
+    assert ours.read(columns=["id"]).num_rows == len(ids) + 1
+    refuse_wrong_record_index(ours)

@@ -29,12 +29,28 @@ def _entries_or_error(data: bytes) -> list[tuple[bytes, bytes]] | str:
         return error.file
 
 
-@given(entries, st.booleans(), st.integers(64, 4096))
-def test_what_was_written_is_read(found: list[tuple[bytes, bytes]], compress: bool, block_size: int) -> None:
-    data = encode_hfile(found, schema_json="{}", compress=compress, block_size=block_size)
+@given(entries, st.booleans(), st.integers(64, 4096), st.integers(1, 60))
+def test_what_was_written_is_read(
+    found: list[tuple[bytes, bytes]], compress: bool, block_size: int, most_root_entries: int
+) -> None:
+    data = encode_hfile(
+        found, schema_json="{}", compress=compress, block_size=block_size, most_root_entries=most_root_entries
+    )
     reader = open_hfile(data)
     assert list(reader.items()) == found
     assert all(reader.get(key) == value for key, value in found)
+
+
+texts = st.text(max_size=12).map(str.encode)
+
+
+@given(st.dictionaries(texts, texts, max_size=60), st.lists(texts, max_size=10), st.integers(1, 60))
+def test_a_look_up_of_many_finds_what_is_there(
+    found: dict[bytes, bytes], strangers: list[bytes], most_root_entries: int
+) -> None:
+    data = encode_hfile(sorted(found.items()), schema_json="{}", block_size=64, most_root_entries=most_root_entries)
+    wanted = sorted({*list(found)[::2], *strangers})
+    assert open_hfile(data).find_many(wanted) == {key: found[key] for key in wanted if key in found}
 
 
 @given(entries, st.binary(max_size=6))
@@ -53,7 +69,8 @@ def test_a_cut_off_file_is_refused(found: list[tuple[bytes, bytes]], data: st.Da
 
 @given(entries, st.data())
 def test_a_changed_byte_is_noticed_or_means_nothing(found: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
-    whole = bytearray(encode_hfile(found, schema_json="{}", block_size=512))
+    levels = data.draw(st.sampled_from([1, 1000]))
+    whole = bytearray(encode_hfile(found, schema_json="{}", block_size=512, most_root_entries=levels))
     position = data.draw(st.integers(0, len(whole) - 1))
     whole[position] ^= data.draw(st.integers(1, 255))
     assert _entries_or_error(bytes(whole)) in (found, "some-hfile")

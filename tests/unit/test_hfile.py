@@ -72,8 +72,32 @@ def test_a_lookup_reads_the_index_and_one_block() -> None:
 
     reader = HFileReader(RangeSource(len(data), read), file="some-hfile")
     assert reader.get(b"key-0123") == bytes([123]) * 123
-    assert len(ranges) == 3
+    assert len(ranges) == 2
     assert len(data_blocks(data)) > 3
+
+
+def test_a_look_up_in_a_large_file_reads_what_the_key_needs() -> None:
+    entries = [(f"key-{number:06d}".encode(), b"x" * 1000) for number in range(20_000)]
+    data = encode_hfile(entries, schema_json="{}", compress=False)
+    bytes_read = []
+
+    def read(start: int, length: int) -> bytes:
+        bytes_read.append(length)
+        return data[start : start + length]
+
+    reader = HFileReader(RangeSource(len(data), read), file="some-hfile")
+    assert reader.find_many([b"key-000000", b"key-012345"]) == {b"key-000000": b"x" * 1000, b"key-012345": b"x" * 1000}
+    assert sum(bytes_read) < 100_000
+    assert list(reader.items()) == entries
+
+
+def test_an_index_that_names_blocks_out_of_order_is_refused_by_a_look_up() -> None:
+    data = two_level_hfile([[(b"a", b"1"), (b"b", b"2")], [(b"c", b"3")]])
+    size = data.index(b"DATABLK*", 1)
+    turned = data.replace(struct.pack(">qi", 0, size), struct.pack(">qi", size + 1, size))
+    assert turned != data
+    with pytest.raises(CorruptTableError, match="names a block"):
+        open_hfile(turned).find_many([b"a", b"b"])
 
 
 @pytest.mark.parametrize("compress", [True, False])

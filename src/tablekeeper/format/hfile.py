@@ -2,10 +2,10 @@
 
 `HFileReader` reads what Java writes, base files and contents of HFile log blocks alike: plain and
 gzip blocks, an index of any number of levels. It works on bytes in memory or on a range reader,
-and then fetches only the trailer, the index and the data blocks that a lookup needs.
+and then fetches only the end of the file and the blocks of index and data that a lookup needs.
 
 The format has no usable checksums (Java writes type 0, none), so the reader leans on structure:
-block magics and lengths, strictly rising offsets and keys, first keys that match the index, the
+block magics and lengths, strictly rising keys, first keys that match the index, the
 entry count of the trailer. Whatever does not fit is a `CorruptTableError` that names the file.
 """
 
@@ -17,18 +17,19 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import lt
-from typing import NamedTuple
+from functools import cached_property
 
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.hfile_index import IndexEntry, LowerIndex, RootIndex, decode_named_blocks, route
 from tablekeeper.format.hfile_layout import (
     DATA_MAGIC,
     ENTRY_HEAD,
     FILE_INFO_MAGIC,
     GZIP,
     HEADER,
-    INDEX_ENTRY,
+    INTERMEDIATE_INDEX_MAGIC,
     KEY_TAIL,
+    LEAF_INDEX_MAGIC,
     MAJOR_VERSION,
     PLAIN,
     PROTOBUF_MAGIC,
@@ -39,16 +40,15 @@ from tablekeeper.format.hfile_layout import (
 
 __all__ = ["HFileReader", "RangeSource"]
 
-_LEAF_INDEX_MAGIC = b"IDXLEAF2"
-_INTERMEDIATE_INDEX_MAGIC = b"IDXINTE2"
 _META_MAGIC = b"METABLKc"
 
 _MAX_INDEX_LEVELS = 8
 
 _ENTRY_SIZES = struct.Struct(">ii")
-_LONGEST_IN_A_BYTE = 127
 # Blocks with no more than this between them are read together.
 _NEAR_BYTES = 64 * 1024
+# The end of a file, with which all of it that has to be known is mostly read at once.
+_TAIL_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +64,31 @@ class RangeSource:
         return self.ranges(ranges) if self.ranges is not None else [self.read(*each) for each in ranges]
 
 
-class _IndexEntry(NamedTuple):
-    key: bytes
-    offset: int
-    size: int
-
-
 class HFileReader:
-    """Reads one HFile. Opening it loads the trailer, the index and the file info; data blocks follow on demand."""
+    """Reads one HFile. Opening it loads its end, which has the root of the index; blocks follow on demand."""
 
     def __init__(self, source: bytes | memoryview | RangeSource, *, file: str) -> None:
         self._file = file
         self._source = source if isinstance(source, RangeSource) else _source_of(source)
-        trailer = self._read_trailer()
+        tail_at = max(0, self._source.size - _TAIL_BYTES)
+        tail = self._read(tail_at, self._source.size - tail_at)
+        trailer = self._decode_trailer(tail)
         self.entry_count = trailer.get(7, 0)
         self._codec = trailer.get(12, PLAIN)
         if self._codec not in (GZIP, PLAIN):
             raise self._corrupt(f"HFile compression codec {self._codec} is not gzip or none")
-        self._index: list[_IndexEntry] = []
-        self._meta: dict[bytes, _IndexEntry] = {}
-        self.info: Mapping[bytes, bytes] = {}
-        self._load_on_open(trailer)
-        self._first_keys = [entry.key for entry in self._index]
+        opened_at, end = trailer.get(2, -1), self._source.size - TRAILER_SIZE
+        if not 0 <= opened_at < end:
+            raise self._corrupt(f"HFile index offset {opened_at} is outside the file")
+        section = tail[opened_at - tail_at : end - tail_at] if opened_at >= tail_at else b""
+        section = section or self._read(opened_at, end - opened_at)
+        root, position = self._unpack(section, 0, ROOT_INDEX_MAGIC)
+        meta, position = self._unpack(section, position, ROOT_INDEX_MAGIC)
+        info, _ = self._unpack(section, position, FILE_INFO_MAGIC)
+        self._root = RootIndex(root, trailer.get(5, 0), file=file)
+        self._lower_magics = self._magics_below_root(trailer)
+        self._meta = decode_named_blocks(meta, trailer.get(6, 0), file=file)
+        self.info: Mapping[bytes, bytes] = self._decode_file_info(info)
         self._blocks: dict[int, dict[bytes, bytes]] = {}
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -111,14 +114,16 @@ class HFileReader:
         For a few keys out of many: blocks are fetched together, and not taken apart into entries. Values must hold no
         bytes that look like the end of a stored key, which no text and no Avro of text does.
         """
-        wanted: dict[int, list[bytes]] = {}
-        for key in keys:
-            number = bisect_right(self._first_keys, key) - 1
-            if number >= 0:
-                wanted.setdefault(number, []).append(key)
+        wanted = route(self._root, keys)
+        for magic in self._lower_magics:
+            below: dict[IndexEntry, list[bytes]] = {}
+            for entry, payload in self._payloads(list(wanted), magic):
+                for child, routed in route(LowerIndex(payload, file=self._file), wanted[entry]).items():
+                    below.setdefault(child, []).extend(routed)
+            wanted = below
         found: dict[bytes, bytes] = {}
-        for number, payload in self._payloads(list(wanted)):
-            for key in wanted[number]:
+        for entry, payload in self._payloads(list(wanted), DATA_MAGIC):
+            for key in wanted[entry]:
                 value = _value_in(payload, key)
                 if value is not None:
                     found[key] = value
@@ -151,10 +156,10 @@ class HFileReader:
             raise self._corrupt(f"only {len(data)} of {length} bytes could be read at {start}")
         return data
 
-    def _read_trailer(self) -> dict[int, int]:
-        if self._source.size < TRAILER_SIZE:
+    def _decode_trailer(self, tail: bytes) -> dict[int, int]:
+        if len(tail) < TRAILER_SIZE:
             raise self._corrupt(f"{self._source.size} bytes are too few for an HFile")
-        data = self._read(self._source.size - TRAILER_SIZE, TRAILER_SIZE)
+        data = tail[-TRAILER_SIZE:]
         if not data.startswith(TRAILER_MAGIC):
             raise self._corrupt("HFile trailer magic is missing")
         version = int.from_bytes(data[-3:], "big")
@@ -163,28 +168,27 @@ class HFileReader:
         fields = self._decode_delimited(data, len(TRAILER_MAGIC))
         return {number: value for number, value in fields if isinstance(value, int)}
 
-    def _load_on_open(self, trailer: Mapping[int, int]) -> None:
-        start, end = trailer.get(2, -1), self._source.size - TRAILER_SIZE
-        if not 0 <= start < end:
-            raise self._corrupt(f"HFile index offset {start} is outside the file")
-        section = self._read(start, end - start)
-        root, position = self._unpack(section, 0, ROOT_INDEX_MAGIC)
-        meta, position = self._unpack(section, position, ROOT_INDEX_MAGIC)
-        info, _ = self._unpack(section, position, FILE_INFO_MAGIC)
-        entries = self._decode_root_index(root, trailer.get(5, 0), sized_keys=True)
-        for level in range(self._index_levels(trailer) - 1, 0, -1):
-            magic = _LEAF_INDEX_MAGIC if level == 1 else _INTERMEDIATE_INDEX_MAGIC
-            entries = [child for entry in entries for child in self._decode_child_index(entry, magic)]
-            self._check_rising(entries)
-        self._index = entries
-        self._meta = {e.key: e for e in self._decode_root_index(meta, trailer.get(6, 0), sized_keys=False)}
-        self.info = self._decode_file_info(info)
-
-    def _index_levels(self, trailer: Mapping[int, int]) -> int:
+    def _magics_below_root(self, trailer: Mapping[int, int]) -> tuple[bytes, ...]:
+        """What the blocks of each lower level of the index begin with."""
         levels = trailer.get(8, 1)
         if not 1 <= levels <= _MAX_INDEX_LEVELS:
             raise self._corrupt(f"HFile index has {levels} levels")
-        return levels
+        return (INTERMEDIATE_INDEX_MAGIC,) * (levels - 2) + (LEAF_INDEX_MAGIC,) * (levels > 1)
+
+    @cached_property
+    def _index(self) -> list[IndexEntry]:
+        """All data blocks."""
+        entries = [self._root.entry(number) for number in range(len(self._root))]
+        for magic in self._lower_magics:
+            lower = [LowerIndex(payload, file=self._file) for _, payload in self._payloads(entries, magic)]
+            entries = [index.entry(number) for index in lower for number in range(len(index))]
+            if any(before.key >= after.key for before, after in itertools.pairwise(entries)):
+                raise self._corrupt("HFile index is not in order")
+        return entries
+
+    @cached_property
+    def _first_keys(self) -> list[bytes]:
+        return [entry.key for entry in self._index]
 
     def _unpack(self, data: bytes, position: int, magic: bytes) -> tuple[bytes, int]:
         """Payload of the block at `position` of `data`, and the position after the block."""
@@ -221,79 +225,26 @@ class HFileReader:
             raise self._corrupt("HFile block's gzip stream has no end")
         return plain
 
-    def _decode_root_index(self, data: bytes, count: int, *, sized_keys: bool) -> list[_IndexEntry]:
-        """A large file has an entry for each few kilobytes: this loop is most of what opening it costs."""
-        entries: list[_IndexEntry] = []
-        unpack, head, size, position = INDEX_ENTRY.unpack_from, INDEX_ENTRY.size, len(data), 0
-        for _ in range(count):
-            if position + head >= size:
-                raise self._corrupt(f"HFile index has fewer entries than the {count} of the trailer")
-            offset, block_size = unpack(data, position)
-            length, position = data[position + head], position + head + 1
-            if length > _LONGEST_IN_A_BYTE:
-                length, position = self._decode_vint(data, position - 1)
-            key = data[position : position + length]
-            if length < 0 or len(key) != length:
-                raise self._corrupt("HFile index key is cut off")
-            position += length
-            entries.append(_IndexEntry(self._strip_key(key) if sized_keys else key, offset, block_size))
-        if position != size:
-            raise self._corrupt(f"HFile index has more entries than the {count} of the trailer")
-        if sized_keys:
-            self._check_rising(entries)
-        return entries
-
-    def _decode_child_index(self, parent: _IndexEntry, magic: bytes) -> list[_IndexEntry]:
-        data, _ = self._unpack(self._read(parent.offset, parent.size), 0, magic)
-        if len(data) < 8:
-            raise self._corrupt("HFile index block is too short")
-        count = int.from_bytes(data[:4], "big", signed=True)
-        keys_start = 4 + 4 * (count + 1)
-        if count < 0 or keys_start > len(data):
-            raise self._corrupt(f"HFile index block cannot hold {count} entries")
-        relative = struct.unpack_from(f">{count + 1}i", data, 4)
-        entries = []
-        for start, end in itertools.pairwise(relative):
-            raw = data[keys_start + start : keys_start + end] if 0 <= start < end else b""
-            if len(raw) != end - start or len(raw) < INDEX_ENTRY.size:
-                raise self._corrupt("HFile index entry is cut off")
-            offset, size = INDEX_ENTRY.unpack_from(raw)
-            entries.append(_IndexEntry(self._strip_key(raw[INDEX_ENTRY.size :]), offset, size))
-        return entries
-
-    def _check_rising(self, entries: Sequence[_IndexEntry]) -> None:
-        """Offsets and first keys rise strictly, which also bounds how many blocks there can be."""
-        keys, offsets = [entry.key for entry in entries], [entry.offset for entry in entries]
-        if not (all(map(lt, keys, keys[1:])) and all(map(lt, offsets, offsets[1:]))):
-            raise self._corrupt("HFile index is not in order")
-
-    def _strip_key(self, key: bytes) -> bytes:
-        """The content of a stored key: two bytes of length, the content, and perhaps HBase's own fields."""
-        content = key[2 : 2 + (key[0] << 8 | key[1])] if len(key) > 1 else b""
-        if len(key) < 2 or key[0] > _LONGEST_IN_A_BYTE or len(content) != key[0] << 8 | key[1]:
-            raise self._corrupt("HFile key is cut off")
-        return content
-
     def _block(self, number: int) -> dict[bytes, bytes]:
         if number not in self._blocks:
             self._blocks[number] = dict(self._decode_block(number))
         return self._blocks[number]
 
-    def _payloads(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """The content of these data blocks, in their order; of neighbours a run is read at once."""
-        runs: list[list[int]] = []
+    def _payloads(self, entries: Sequence[IndexEntry], magic: bytes) -> Iterator[tuple[IndexEntry, bytes]]:
+        """The content of these blocks, which lie in the file in this order; of neighbours a run is read at once."""
+        runs: list[list[IndexEntry]] = []
         end = -_NEAR_BYTES - 1
-        for number in numbers:
-            entry = self._index[number]
+        for entry in entries:
+            if entry.offset < max(end, 0) or not 0 < entry.size <= self._source.size - entry.offset:
+                raise self._corrupt(f"HFile index names a block of {entry.size} bytes at {entry.offset}")
             if entry.offset - end > _NEAR_BYTES:
                 runs.append([])
-            runs[-1].append(number)
+            runs[-1].append(entry)
             end = entry.offset + entry.size
-        ranges = [(self._index[run[0]].offset, self._index[run[-1]]) for run in runs]
-        contents = self._source.read_many([(start, last.offset + last.size - start) for start, last in ranges])
-        for run, (start, _), content in zip(runs, ranges, contents, strict=True):
-            for number in run:
-                yield number, self._unpack(content, self._index[number].offset - start, DATA_MAGIC)[0]
+        ranges = [(run[0].offset, run[-1].offset + run[-1].size - run[0].offset) for run in runs]
+        for run, content in zip(runs, self._source.read_many(ranges), strict=True):
+            for entry in run:
+                yield entry, self._unpack(content, entry.offset - run[0].offset, magic)[0]
 
     def _decode_block(self, number: int) -> list[tuple[bytes, bytes]]:
         index = self._index[number]
@@ -322,21 +273,6 @@ class HFileReader:
             keys.append(self._first_keys[number + 1])
         if any(before >= after for before, after in itertools.pairwise(keys)):
             raise self._corrupt("HFile keys are not in order")
-
-    def _decode_vint(self, data: bytes, position: int) -> tuple[int, int]:
-        """Hadoop's variable-length integer: one byte for -112..127, else a length byte and big-endian bytes."""
-        if position >= len(data):
-            raise self._corrupt("HFile index is cut off")
-        first = data[position] - 256 if data[position] > 127 else data[position]
-        if first >= -112:
-            return first, position + 1
-        negative = first < -120
-        size = -(first + 120) if negative else -(first + 112)
-        raw = data[position + 1 : position + 1 + size]
-        if len(raw) != size:
-            raise self._corrupt("HFile index is cut off")
-        value = int.from_bytes(raw, "big")
-        return (~value if negative else value), position + 1 + size
 
     def _decode_file_info(self, data: bytes) -> dict[bytes, bytes]:
         if not data.startswith(PROTOBUF_MAGIC):

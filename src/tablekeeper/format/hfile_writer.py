@@ -3,14 +3,17 @@
 Java's reader takes the end of a data block for earlier than it is by four bytes per started
 16 KiB on disk, and silently drops entries that begin there. The writer therefore closes a block
 before it reaches 16 KiB; a larger entry gets a block of its own, where nothing can be lost.
+
+The index has one level, as Java writes it, or two where it would be large: a look-up then reads a part of it only.
 """
 
 from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tablekeeper.format.hfile_layout import (
     BYTES_PER_CHECKSUM,
@@ -21,6 +24,7 @@ from tablekeeper.format.hfile_layout import (
     HEADER,
     INDEX_ENTRY,
     KEY_TAIL,
+    LEAF_INDEX_MAGIC,
     MAJOR_VERSION,
     PLAIN,
     PROTOBUF_MAGIC,
@@ -32,6 +36,8 @@ from tablekeeper.format.hfile_layout import (
 __all__ = ["encode_hfile"]
 
 _ENTRY_OVERHEAD = 8 + 2 + len(KEY_TAIL) + 1
+_MOST_ROOT_ENTRIES = 1024
+_LEAVES_OF_A_FULL_ROOT = 4
 _COMPARATOR = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 
 
@@ -48,13 +54,15 @@ def encode_hfile(
     schema_json: str,
     compress: bool = True,
     block_size: int = BYTES_PER_CHECKSUM,
+    most_root_entries: int = _MOST_ROOT_ENTRIES,
     created_ms: int = 0,
     bounds_info: tuple[bytes, bytes] | None = None,
 ) -> bytes:
     """An HFile of `entries`, which must be sorted by key without duplicates, and are taken one by one.
 
     `schema_json` is the Avro schema of the values; readers take it from the file info. The smallest and the largest key
-    are put there under the names `bounds_info`.
+    are put there under the names `bounds_info`. The index has a second level if it names more data blocks than
+    `most_root_entries`.
     """
     totals = _Totals()
     out = bytearray()
@@ -63,8 +71,17 @@ def encode_hfile(
         block = _encode_block(DATA_MAGIC, payload, compress=compress, previous=index[-1].offset if index else -1)
         index.append(_IndexEntry(first_key, len(out), len(block)))
         out += block
+    roots = index
+    if len(index) > most_root_entries:
+        roots = []
+        share = max(1, most_root_entries // _LEAVES_OF_A_FULL_ROOT)
+        for first in range(0, len(index), share):
+            named = index[first : first + share]
+            block = _encode_block(LEAF_INDEX_MAGIC, _encode_leaf(named), compress=compress)
+            roots.append(_IndexEntry(named[0].key, len(out), len(block)))
+            out += block
     root_offset = len(out)
-    root = b"".join(_encode_root_entry(entry) for entry in index)
+    root = b"".join(_encode_root_entry(entry) for entry in roots)
     out += _encode_block(ROOT_INDEX_MAGIC, root, compress=compress)
     out += _encode_block(ROOT_INDEX_MAGIC, b"", compress=compress)
     info_offset = len(out)
@@ -75,10 +92,10 @@ def encode_hfile(
         1: info_offset,
         2: root_offset,
         3: totals.key_bytes + totals.value_bytes + totals.entries * _ENTRY_OVERHEAD,
-        5: len(index),
+        5: len(roots),
         6: 0,
         7: totals.entries,
-        8: 1,
+        8: 1 if roots is index else 2,
         9: index[0].offset if index else -1,
         10: index[-1].offset if index else 0,
         11: _COMPARATOR,
@@ -134,6 +151,17 @@ def _encode_block(magic: bytes, payload: bytes, *, compress: bool, previous: int
 def _encode_root_entry(entry: _IndexEntry) -> bytes:
     head = INDEX_ENTRY.pack(entry.offset, entry.size)
     return head + _encode_vint(len(entry.key) + 2) + struct.pack(">h", len(entry.key)) + entry.key
+
+
+def _encode_leaf_entry(entry: _IndexEntry) -> bytes:
+    return INDEX_ENTRY.pack(entry.offset, entry.size) + struct.pack(">h", len(entry.key)) + entry.key
+
+
+def _encode_leaf(entries: Sequence[_IndexEntry]) -> bytes:
+    """How many entries there are, where each begins and the last one ends, and the entries."""
+    content = [_encode_leaf_entry(entry) for entry in entries]
+    ends = accumulate(map(len, content), initial=0)
+    return struct.pack(f">{len(content) + 2}i", len(content), *ends) + b"".join(content)
 
 
 def _encode_file_info(totals: _Totals, *, schema_json: str, created_ms: int, more: Mapping[bytes, bytes]) -> bytes:

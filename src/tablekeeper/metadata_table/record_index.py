@@ -42,6 +42,8 @@ __all__ = [
     "record_index_ids",
 ]
 
+# A thread costs as much as a few reads of a file that is near.
+_READS_IN_A_ROW = 8
 _DIRECTORY = join_path(METADATA_DIRECTORY, RECORD_INDEX)
 
 
@@ -109,12 +111,14 @@ def open_record_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime:
         def read(start: int, length: int) -> bytes:
             return storage.read_range(path, start=start, length=length)
 
-        source = RangeSource(
-            size=slice_.base.size,
-            read=read,
-            ranges=lambda ranges: runtime.threads.map(lambda each: read(*each), ranges),
-        )
-        base = HFileReader(source, file=path)
+        def read_share(share: Sequence[tuple[int, int]]) -> list[bytes]:
+            return [read(*each) for each in share]
+
+        def read_many(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+            shares = [ranges[n : n + _READS_IN_A_ROW] for n in range(0, len(ranges), _READS_IN_A_ROW)]
+            return [data for found in runtime.threads.map(read_share, shares) for data in found]
+
+        base = HFileReader(RangeSource(size=slice_.base.size, read=read, ranges=read_many), file=path)
     return _shard(storage, slice_, base, runtime=runtime)
 
 

@@ -36,6 +36,7 @@ from tablekeeper.write.tagging import LookedUp, Tagged, TagPage, save_tags
 __all__ = ["IndexedRows", "look_up_records"]
 
 _KEYS_A_TASK = 500_000
+_SHARDS_AT_ONCE = 16
 _ROUNDS = 3
 # Beside the columns of rows that are staged anew.
 _SLICE = "\0slice"
@@ -186,12 +187,15 @@ def _look_up(task: _LookUpTask) -> _Answer:
 
 def _locations(task: _LookUpTask, keys: pa.Array) -> list[RecordLocation | None]:
     numbers = record_index_shards(keys, shards=len(task.shards))
+    runtime, storage = task.context.runtime, task.context.store.storage
+
+    def find(number: int) -> dict[str, RecordLocation]:
+        shard = open_record_index_shard(storage, task.shards[number], runtime=runtime)
+        return shard.find(keys.filter(pa.array(numbers == number)).to_pylist())
+
     found: dict[str, RecordLocation] = {}
-    for number in np.unique(numbers):
-        shard = open_record_index_shard(
-            task.context.store.storage, task.shards[int(number)], runtime=task.context.runtime
-        )
-        found |= shard.find(keys.filter(pa.array(numbers == number)).to_pylist())
+    for located in runtime.threads.map(find, np.unique(numbers).tolist(), width=_SHARDS_AT_ONCE):
+        found |= located
     return [found.get(key) for key in keys.to_pylist()]
 
 
