@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -19,8 +20,10 @@ from tablekeeper.format.plans import (
 )
 from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
 from tablekeeper.services.clean import execute as execution
-from tablekeeper.services.clean import finish_cleans, is_clean_due, publish
-from tablekeeper.timeline import create_requested, load_content
+from tablekeeper.services.clean import finish_cleans, is_clean_due, publish, view
+from tablekeeper.services.recovery import savepoint
+from tablekeeper.timeline import Timeline, create_requested, load_content
+from tablekeeper.txn.savepoints import savepoints_of
 from tests.support.cleaning import (
     busy_past,
     by_versions,
@@ -202,6 +205,28 @@ def test_a_savepoint_that_comes_while_a_clean_is_planned_keeps_its_files(world: 
     assert not _planned(world, instant) & saved
     assert finish_cleans(environment_of(world.table), keep(2))[0].files_deleted == 2
     assert saved <= {path.rpartition("/")[2] for path in world.data_files()}
+
+
+def test_a_savepoint_that_is_deleted_while_others_read_the_table_is_no_error_for_them(world: World) -> None:
+    first = world.timeline.completed_writes[0].requested_at
+
+    def look(reader: ModuleType, act: Callable[[], object]) -> object:
+        """Do it; the savepoint goes when the timeline was loaded and its contents were not."""
+        saved = [world.table.savepoint(first.value).instant]
+
+        def listed(timeline: Timeline) -> tuple[Instant, ...]:
+            found = savepoints_of(timeline)
+            while saved:
+                world.table.delete_savepoint(saved.pop())
+            return found
+
+        with patch.object(reader, "savepoints_of", listed):
+            return act()
+
+    assert look(savepoint, lambda: tuple(world.table.savepoints())) == ()
+    assert look(view, lambda: schedule(world.table, keep(2))) is not None
+    assert finish_cleans(environment_of(world.table), keep(2))
+    assert world.rows() == [("a", 6.0)]
 
 
 def test_a_commit_that_is_taken_back_while_a_clean_is_planned_makes_it_plan_anew(world: World) -> None:

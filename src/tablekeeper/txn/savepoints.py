@@ -7,12 +7,13 @@ the commit, a clean spares the files, and a restore goes back to it.
 from __future__ import annotations
 
 from tablekeeper.config.table_config import TableConfig
+from tablekeeper.errors import NotFoundError
 from tablekeeper.format.plans import SavepointMetadata, decode_savepoint_metadata
 from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_content
 
-__all__ = ["find_savepoint", "load_savepoint", "savepoints_of"]
+__all__ = ["find_savepoint", "load_savepoint", "load_savepoint_if_there", "savepoints_of"]
 
 
 def savepoints_of(timeline: Timeline) -> tuple[Instant, ...]:
@@ -29,3 +30,11 @@ def load_savepoint(storage: Storage, config: TableConfig, savepoint: Instant) ->
     """What a completed savepoint protects and why it was made."""
     content = load_content(storage, config, savepoint)
     return decode_savepoint_metadata(content, file=instant_path(config, savepoint))
+
+
+def load_savepoint_if_there(storage: Storage, config: TableConfig, savepoint: Instant) -> SavepointMetadata | None:
+    """The same without the lock; None if somebody has deleted the savepoint since the timeline was loaded."""
+    try:
+        return load_savepoint(storage, config, savepoint)
+    except NotFoundError:
+        return None

@@ -50,7 +50,7 @@ from tablekeeper.timeline.history import archived_completions
 from tablekeeper.timeline.plans import load_plan
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.savepoints import load_savepoint, savepoints_of
+from tablekeeper.txn.savepoints import load_savepoint_if_there, savepoints_of
 
 __all__ = ["LastClean", "Scope", "find_last_clean", "load_holds", "load_last_clean", "load_view", "plan_scope"]
 
@@ -192,7 +192,8 @@ def load_holds(environment: TableEnvironment, *, savepoints: Iterable[Instant], 
     """What these savepoints and pending plans of table services need."""
     saved: dict[str, set[str]] = defaultdict(set)
     for savepoint in savepoints:
-        for partition, names in load_savepoint(environment.storage, environment.config, savepoint).files.items():
+        metadata = load_savepoint_if_there(environment.storage, environment.config, savepoint)
+        for partition, names in metadata.files.items() if metadata is not None else ():
             saved[partition].update(names)
     files: dict[str, set[str]] = defaultdict(set)
     bases: dict[FileGroupId, RequestedTime] = {}

@@ -29,7 +29,7 @@ from tablekeeper.timeline import (
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.publish import Publication
 from tablekeeper.txn.restore import execute_restore, plan_restore
-from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, savepoints_of
+from tablekeeper.txn.savepoints import find_savepoint, load_savepoint, load_savepoint_if_there, savepoints_of
 
 __all__ = [
     "RestoreResult",
@@ -120,7 +120,11 @@ def create_savepoint(
 def load_savepoints(environment: TableEnvironment) -> SavepointListing:
     """All completed savepoints."""
     timeline = environment.load_timeline()
-    return SavepointListing(tuple(_load(environment, each) for each in savepoints_of(timeline)))
+    loaded = (
+        (each, load_savepoint_if_there(environment.storage, environment.config, each))
+        for each in savepoints_of(timeline)
+    )
+    return SavepointListing(tuple(_savepoint(each, metadata) for each, metadata in loaded if metadata is not None))
 
 
 def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> None:
@@ -261,7 +265,8 @@ def _approve_restore(environment: TableEnvironment, timeline: Timeline, instant:
             f"{config.name}: the restore would roll back {later[-1].requested_at}, which a savepoint protects. "
             f"Delete that one first: delete_savepoint({later[-1].requested_at.value!r})."
         )
-    _refuse_missing_files(environment, _load(environment, savepoint))
+    metadata = load_savepoint(environment.storage, environment.config, savepoint)
+    _refuse_missing_files(environment, _savepoint(savepoint, metadata))
     return commit
 
 
@@ -281,8 +286,7 @@ def _refuse_missing_files(environment: TableEnvironment, savepoint: Savepoint) -
             )
 
 
-def _load(environment: TableEnvironment, savepoint: Instant) -> Savepoint:
-    metadata = load_savepoint(environment.storage, environment.config, savepoint)
+def _savepoint(savepoint: Instant, metadata: SavepointMetadata) -> Savepoint:
     return Savepoint(savepoint.requested_at, metadata.comments, metadata.user, metadata.saved_at_ms, metadata.files)
 
 
