@@ -19,7 +19,7 @@ from tablekeeper.format.plans import InstantInfo, RestorePlan, encode_restore_pl
 from tablekeeper.model import Action, RequestedTime
 from tablekeeper.storage import MemoryStorage
 from tablekeeper.table.writer_options import load_writer_options
-from tablekeeper.timeline import create_requested, following_time
+from tablekeeper.timeline import create_requested, following_time, start_inflight
 from tests.support.meanwhile import Interrupted
 from tests.support.recovery_world import World
 from tests.support.table_builder import trips
@@ -38,6 +38,7 @@ OPTIONS = {
 AT_ONCE = {"hoodie.table.service.rollback.delay.minutes": 0}
 
 Act = Callable[[tk.Table], object]
+When = Callable[[str, str], bool]
 ACTS: dict[str, tuple[str, Act]] = {
     "upsert": ("cow", lambda table: table.upsert(trips(("a", "sf", 1, 9.0), ("n", "ny", 1, 9.0)))),
     "bulk_insert": ("cow", lambda table: table.bulk_insert(trips(("n", "ny", 1, 9.0)))),
@@ -49,6 +50,9 @@ ACTS: dict[str, tuple[str, Act]] = {
     "archive": ("cow", lambda table: table.archive()),
     "rollback": ("cow", lambda table: table.rollback(table.timeline()[-1].requested_at)),
     "savepoint": ("cow", lambda table: table.savepoint()),
+    "delete_savepoint": ("cow", lambda table: table.delete_savepoint(table.savepoints()[0].instant)),
+    "execute_again": ("mor", lambda table: table.execute(table.plans()[0].instant)),
+    "execute": ("mor", lambda table: table.execute(table.plans()[0].instant)),
     "restore": ("cow", lambda table: table.restore(table.savepoints()[0].instant)),
     "resume_restore": ("cow", lambda table: table.restore(table.savepoints()[0].instant)),
     "cancel": ("cow", lambda table: table.cancel(table.plans()[0].instant, wait=0)),
@@ -58,18 +62,38 @@ ACTS: dict[str, tuple[str, Act]] = {
 }
 
 
-class Thief:
-    """Takes the lock over at the n-th call for the timeline that is made under it."""
+def _looks_at_timeline(kind: str, path: str) -> bool:
+    return path == TIMELINE
 
-    def __init__(self, world: World, storage: Interrupted, nth: int) -> None:
+
+def _looks_for_attempt(kind: str, path: str) -> bool:
+    return kind == "walk" and path.startswith(".hoodie/.temp/")
+
+
+def _publishes_archived_timeline(kind: str, path: str) -> bool:
+    return kind == "put_if_absent" and path == f"{TIMELINE}/history/_version_"
+
+
+def _removes_instants(kind: str, path: str) -> bool:
+    return kind == "delete_many" and path.startswith(f"{TIMELINE}/2")
+
+
+class Thief:
+    """Takes the lock over at the n-th call for the timeline that is made under it, or at such calls.
+
+    `left` is what is there then.
+    """
+
+    def __init__(self, world: World, storage: Interrupted, nth: int, *, at: When = _looks_at_timeline) -> None:
         self._world = world
         self._nth = nth
+        self._at = at
         self.seen = 0
         self.left: dict[str, bytes] | None = None
         storage.watch = self._watch
 
     def _watch(self, kind: str, path: str) -> None:
-        if path != TIMELINE or self._world.table.lock_holder() is None:
+        if not self._at(kind, path) or self._world.table.lock_holder() is None:
             return
         self.seen += 1
         if self.seen == self._nth:
@@ -98,6 +122,12 @@ def new_world(name: str) -> World:
         world.table.delete_partitions(["la"])
         world.upsert(trips(("a", "sf", 1, 6.0)))
         world.upsert(trips(("a", "sf", 1, 7.0)))
+    if name == "delete_savepoint":
+        world.table.savepoint()
+    if name in ("execute", "execute_again"):
+        world.table.schedule_compaction()
+    if name == "execute_again":
+        begin_plan(world)
     if name in ("restore", "resume_restore"):
         saved = world.table.savepoint().instant
         later = world.upsert(trips(("a", "sf", 1, 6.0))).instant
@@ -112,6 +142,11 @@ def new_world(name: str) -> World:
         create_requested(world.storage, world.table.config, requested_at=begun, action=Action.CLEAN)
     world.clock.advance(10)
     return world
+
+
+def begin_plan(world: World) -> None:
+    """What an executor leaves that died when it had just begun."""
+    start_inflight(world.storage, world.table.config, world.timeline.pending_plans[0])
 
 
 def request_restore(world: World, saved: RequestedTime, later: RequestedTime) -> None:
@@ -160,3 +195,35 @@ def test_a_process_that_lost_the_lock_changes_nothing_any_more(name: str, start:
         assert thief.left is not None
         assert content(world) == thief.left, f"look {nth} of {times.seen}"
         world.forget()
+
+
+def test_who_lost_the_lock_while_it_looked_for_an_earlier_attempt_leaves_the_heartbeat_to_others() -> None:
+    """The plan may be another executor's by now, and the heartbeat is put without a condition."""
+    world = new_world("execute_again")
+    table, storage = client(world)
+    Thief(world, storage, nth=1, at=_looks_for_attempt)
+    with pytest.raises(FencedError):
+        ACTS["execute_again"][1](table)
+    assert list(world.storage.list_files(".hoodie/.heartbeat")) == []
+    world.forget()
+
+
+@pytest.mark.parametrize("at", [_publishes_archived_timeline, _removes_instants], ids=lambda at: at.__name__[1:])
+def test_an_archive_that_loses_the_lock_half_way_goes_no_further_and_the_next_one_goes_on(at: When) -> None:
+    world = new_world("archive")
+    before, rows = instant_files(world), world.rows()
+    table, storage = client(world)
+    Thief(world, storage, nth=1, at=at)
+    with pytest.raises(FencedError):
+        table.archive()
+    assert (instant_files(world) == before) is (at is _publishes_archived_timeline)
+    world.storage.delete(LOCK)
+    world.upsert(trips(("d", "sf", 1, 6.0)))
+    world.table.archive()
+    assert len(instant_files(world)) < len(before)
+    assert world.rows() == [*rows, ("d", 6.0)]
+    world.forget()
+
+
+def instant_files(world: World) -> list[str]:
+    return [file.name for file in world.storage.list_files(TIMELINE)]
