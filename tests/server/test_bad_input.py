@@ -118,6 +118,8 @@ def test_a_body_that_is_too_large_is_read_to_its_end_before_the_answer_goes_out(
 class OpenGate(Gate):
     """One that asks for nothing."""
 
+    must_look = False
+
     def __init__(self) -> None:
         pass
 

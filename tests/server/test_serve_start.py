@@ -11,9 +11,12 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.api import connections
+from tablekeeper.server.api.connections import HEAD_BYTES, http_protocol
 from tablekeeper.server.serve import serve
 from tablekeeper.server.settings import ServerSettings
 from tests.support.served import Served, free_port, running_service
@@ -102,6 +105,30 @@ def test_a_sender_of_a_byte_a_minute_is_not_waited_for(served: Served) -> None:
             assert got.startswith(answered), sent
             assert bool(got) == bool(answered), sent
     assert "Traceback" not in served.log.read_text()
+
+
+def test_a_head_without_end_is_read_no_further_than_its_limit(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[limits]\nhead_s = 3600\n")
+    with running_service(tmp_path / "service", allow=tmp_path, arguments=("--settings", str(settings))) as served:
+        host, _, port = served.url.removeprefix("http://").partition(":")
+        begun = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        for before in (b"", begun + b"\r\n"):
+            with socket.create_connection((host, int(port)), timeout=60) as opened:
+                opened.sendall(before + begun)
+                sent, is_open = 0, True
+                while is_open and sent < 50 * HEAD_BYTES:
+                    try:
+                        opened.sendall(b"X: " + b"y" * 60_000 + b"\r\n")
+                        sent += 60_000
+                    except ConnectionError:
+                        is_open = False
+                assert not is_open
+
+
+def test_without_httptools_requests_are_read_by_h11(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "find_spec", lambda _: None)
+    assert issubclass(http_protocol(head_s=1.0), H11Protocol)
 
 
 @pytest.mark.parametrize("length", [70_000, 400_000])

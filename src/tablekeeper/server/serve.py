@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import sys
 from dataclasses import replace
 from types import FrameType
 
@@ -16,7 +17,7 @@ import uvicorn
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
-from tablekeeper.server.api.guards import HEAD_BYTES, ImpatientProtocol
+from tablekeeper.server.api.connections import HEAD_BYTES, http_protocol
 from tablekeeper.server.api.permissions import is_loopback
 from tablekeeper.server.api.rpc import grpc_server
 from tablekeeper.server.app import Service, open_service
@@ -31,10 +32,13 @@ _LOG = logging.getLogger(__name__)
 _GRPC_THREADS = 16
 _CLOSING_S = 5
 _BACKLOG = 2048
+# A request needs the interpreter for several short moments, and waits so long for each while a loop is at work.
+_SWITCH_S = 0.0005
 
 
 def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
     """Run until a signal says otherwise."""
+    sys.setswitchinterval(_SWITCH_S)
     end_tracing = start_tracing("tablekeeper")
     # First of all: where the port is taken, nothing has been begun.
     with _listening_at(settings.host, settings.port, option="--port", backlog=_BACKLOG) as door:
@@ -76,7 +80,8 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: soc
     service.start()
     config = uvicorn.Config(
         web.guarded,
-        http=type("Protocol", (ImpatientProtocol,), {"head_s": settings.limits.head_s}),
+        http=http_protocol(head_s=settings.limits.head_s),
+        ws="none",
         host=settings.host,
         port=settings.port,
         log_config=None,

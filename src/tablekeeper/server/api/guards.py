@@ -19,19 +19,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.permissions import Gate, is_loopback
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 
-__all__ = ["HEAD_BYTES", "ImpatientProtocol", "RateLimit", "RequestGuard", "refusal_body"]
+__all__ = ["RateLimit", "RequestGuard", "refusal_body"]
 
 _LOG = logging.getLogger(__name__)
 _CLIENTS = 10_000
-HEAD_BYTES = 1_000_000
-"""What is read of a request before its body. More than it may have, so that callers get to see the refusal."""
 _PASSED_OVER_BYTES = 64_000_000
 # Java's client names all pending instants of a table in its address.
 _ADDRESS_BYTES = 64_000
@@ -92,6 +90,9 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if self._gate.must_look:
+            # Not here: a database that is slow would hold up everybody.
+            await run_in_threadpool(self._gate.needs_token)
         try:
             self._refuse(scope, headers)
         except RefusedCallError as error:
@@ -123,37 +124,6 @@ class RequestGuard:
             raise RefusedCallError(Refusal.CROSS_SITE, "requests that another site makes a browser send are refused")
         if not headers.get("authorization") and not self._gate.needs_token() and not is_loopback(_host_name(host)):
             raise RefusedCallError(Refusal.CROSS_SITE, "without tokens this service is called by localhost only")
-
-
-class ImpatientProtocol(H11Protocol):
-    """Uvicorn's protocol, which waits for ever for the first line and the headers of a request: this one does not."""
-
-    head_s = 15.0
-    _patience: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._wait_for_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end_waiting()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        is_asked = self.cycle is not None and not self.cycle.response_complete
-        if is_asked:
-            self._end_waiting()
-        elif self._patience is None:
-            self._wait_for_head()
-
-    def _wait_for_head(self) -> None:
-        self._patience = self.loop.call_later(self.head_s, self.transport.close)
-
-    def _end_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
 
 
 class _BoundedBody:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 from tablekeeper.errors import InvalidRequestError
@@ -92,7 +93,24 @@ class Gate:
         """The caller; `RefusedCallError` if there is none that may come in."""
         if authorization:
             return self._bearer(authorization)
-        if self.needs_token():
+        return self._local(client_host, needs_token=self.needs_token())
+
+    def admit_at_once(self, *, authorization: str | None, client_host: str | None) -> Caller | None:
+        """The same without a look into the database; None if one is needed."""
+        if authorization or self.must_look:
+            return None
+        return self._local(client_host, needs_token=self._has_tokens)
+
+    @property
+    def must_look(self) -> bool:
+        """Whether `needs_token` would ask the database."""
+        return not self._has_tokens and (
+            self._looked_s is None or self._clock.monotonic_s() - self._looked_s >= _SEEN_FOR_S
+        )
+
+    @staticmethod
+    def _local(client_host: str | None, *, needs_token: bool) -> Caller:
+        if needs_token:
             raise _unauthenticated("this service wants a token: send it as `Authorization: Bearer …`")
         if not is_loopback(client_host or ""):
             raise _unauthenticated("without tokens this service answers only to its own machine; make a token first")
@@ -100,8 +118,8 @@ class Gate:
 
     def needs_token(self) -> bool:
         """Whether there is any token. Once there is one it stays so for this process: the last is not revoked away."""
-        now_s = self._clock.monotonic_s()
-        if not self._has_tokens and (self._looked_s is None or now_s - self._looked_s >= _SEEN_FOR_S):
+        if self.must_look:
+            now_s = self._clock.monotonic_s()
             self._has_tokens = self._tokens.has_tokens()
             self._looked_s = now_s
         return self._has_tokens
@@ -142,6 +160,7 @@ def parse_role(text: str) -> Role:
         raise InvalidRequestError(f"role {text[:40]!r}: use viewer, writer, operator or admin") from None
 
 
+@lru_cache(maxsize=1000)
 def is_loopback(host: str) -> bool:
     """Whether this address is the own machine's."""
     try:
