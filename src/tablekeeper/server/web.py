@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 
 from fastapi import Depends, FastAPI, Response
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
-from starlette.requests import Request
-from starlette.types import ASGIApp
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.administration import AdminCalls
+from tablekeeper.server.api.gathered_submits import GatheredSubmits
 from tablekeeper.server.api.guards import RateLimit, RequestGuard
 from tablekeeper.server.api.overview import OverviewCalls
 from tablekeeper.server.api.permissions import Gate
@@ -49,7 +50,9 @@ def build_web(
     writers = WriterCalls(store, places, timelines, engines=engines)
     admin = AdminCalls(store, places, timelines, runtime.ids, settings.limits)
     overview = OverviewCalls(store, timelines.summary)
-    app = rest_application(RestCalls(gate, writers, admin, overview, is_ready=_readiness(store)))
+    app = rest_application(
+        RestCalls(gate, writers, GatheredSubmits(store, writers), admin, overview, is_ready=_readiness(store))
+    )
     for_metrics = needs(Role.VIEWER, of_the_lake="metrics")
     app.add_api_route("/metrics", _metrics_route(metrics), dependencies=[Depends(for_metrics)], tags=["service"])
     add_dashboard(app, timelines=timelines, runtime=runtime)
@@ -80,22 +83,33 @@ def _metrics_route(metrics: ServiceMetrics) -> Callable[[], Response]:
     return show_metrics
 
 
-class _Measured(BaseHTTPMiddleware):
+class _Measured:
     """Counts requests by the template of their route: what clients send does not become a label."""
 
     def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, runtime: Runtime) -> None:
-        super().__init__(app)
+        self._app = app
         self._metrics = metrics
         self._clock = runtime.clock
 
-    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         started_s = self._clock.monotonic_s()
-        with span(f"{request.method} request", parent=request.headers.get("traceparent", "")):
-            response = await call_next(request)
-        route = request.scope.get("route")
-        self._metrics.request_answered(
-            route=getattr(route, "path", "other"),
-            status=response.status_code,
-            seconds=self._clock.monotonic_s() - started_s,
-        )
-        return response
+        status = int(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            with span(f"{scope['method']} request", parent=Headers(scope=scope).get("traceparent", "")):
+                await self._app(scope, receive, noting)
+        finally:
+            self._metrics.request_answered(
+                route=getattr(scope.get("route"), "path", "other"),
+                status=status,
+                seconds=self._clock.monotonic_s() - started_s,
+            )

@@ -7,13 +7,14 @@ its dependencies; a test walks all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from tablekeeper.errors import TablekeeperError
@@ -27,6 +28,7 @@ from tablekeeper.server.api.bodies import (
     TableBody,
     TokenBody,
 )
+from tablekeeper.server.api.gathered_submits import GatheredSubmits
 from tablekeeper.server.api.guards import refusal_body
 from tablekeeper.server.api.overview import OverviewCalls
 from tablekeeper.server.api.parameters import parse_actions, parse_statuses
@@ -54,20 +56,24 @@ class RestCalls:
 
     gate: Gate
     writers: WriterCalls
+    submits: GatheredSubmits
     admin: AdminCalls
     overview: OverviewCalls
     is_ready: Callable[[], bool]
 
 
-def needs(role: Role, *, of_the_lake: str = "") -> Callable[[Request], Caller]:
+def needs(role: Role, *, of_the_lake: str = "") -> Callable[[Request], Awaitable[Caller]]:
     """A dependency that admits callers of this role and above, and no token with limits to what is `of_the_lake`."""
 
-    def admit(request: Request) -> Caller:
+    async def admit(request: Request) -> Caller:
         calls: RestCalls = request.app.state.calls
         client = request.client.host if request.client is not None else None
         sent = request.headers
         authorization = sent.get("authorization") or callback_authorization(sent.get("hudi-callback-key"))
-        caller = calls.gate.admit(authorization=authorization, client_host=client)
+        # A thread only where the database has to be asked.
+        caller = calls.gate.admit_at_once(authorization=authorization, client_host=client)
+        if caller is None:
+            caller = await run_in_threadpool(calls.gate.admit, authorization=authorization, client_host=client)
         caller.require(role)
         if of_the_lake:
             caller.require_everywhere(of_the_lake)
@@ -122,9 +128,9 @@ def _calls(request: Request) -> RestCalls:
 
 
 @_rfc.post("/service/{service}/submit")
-def submit(request: Request, service: str, body: SubmitBody, caller: Writer) -> dict[str, Any]:
+async def submit(request: Request, service: str, body: SubmitBody, caller: Writer) -> dict[str, Any]:
     """Execute pending plans of a registered table. Repeating it changes nothing."""
-    plans = _calls(request).writers.submit(caller, ServiceAction.parse(service), body.request())
+    plans = await _calls(request).submits.submit(caller, ServiceAction.parse(service), body.request())
     return {"plans": [plan.to_dict() for plan in plans]}
 
 

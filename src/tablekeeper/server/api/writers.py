@@ -5,32 +5,47 @@ its pending plans after each commit, changes nothing. Whatever is refused stores
 
 A plan that the service has not heard of is looked up on the table's timeline before it is stored, so that a wrong
 instant is reported to its sender; one that is known already costs no look.
+
+A request to execute plans takes four steps, which `gathered_submits` takes for many requests together: check it, find
+what there is, judge its plans, store those that are new.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tablekeeper.server.api.parameters import parse_engine, parse_instants, parse_name, parse_run_parameters
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
-from tablekeeper.server.model import ASKED_BY_WRITER, ManagedTable, Role, ServiceAction
+from tablekeeper.server.model import ASKED_BY_WRITER, ManagedTable, Operation, Role, ServiceAction
 from tablekeeper.server.places import AllowedPlaces
-from tablekeeper.server.store.protocol import JobStore, NewTable, Submission
+from tablekeeper.server.store.protocol import (
+    JobStore,
+    KnownPlans,
+    NamedPlans,
+    NewTable,
+    Submission,
+    Submitted,
+    UnknownRecordError,
+)
 from tablekeeper.table.summary import TimelineSummary
 from tablekeeper.tracing import current_trace
 
 __all__ = [
     "DEFAULT_DATABASE",
+    "AskedPlans",
+    "JudgedPlan",
     "PlanState",
     "SubmitRequest",
     "SubmittedPlan",
     "TimelineLookup",
     "WriterCalls",
     "free_name",
+    "must_look",
+    "tell_stored",
 ]
 
 DEFAULT_DATABASE = "default"
@@ -84,6 +99,19 @@ class SubmittedPlan:
         return {"instant": self.instant, "state": self.state, "operation_id": self.operation_id}
 
 
+@dataclass(frozen=True, slots=True)
+class AskedPlans:
+    """A request that is well-formed. Of the template the table and the instant are missing."""
+
+    caller: Caller
+    template: Submission
+    named: NamedPlans
+
+
+JudgedPlan = SubmittedPlan | Submission
+"""What became of a plan; or what has to be stored for it, which tells what became of it."""
+
+
 class WriterCalls:
     """The calls of writers, for all transports."""
 
@@ -97,13 +125,25 @@ class WriterCalls:
 
     def submit(self, caller: Caller, action: ServiceAction, request: SubmitRequest) -> list[SubmittedPlan]:
         """Execute these plans. `plan_not_found`, `wrong_action`, `table_not_found` and `invalid_…` say why not."""
+        asked = self.asked(caller, action, request)
+        [known] = self._store.find_plans([asked.named])
+        return self._stored(self.judge(asked, known))
+
+    def asked(self, caller: Caller, action: ServiceAction, request: SubmitRequest) -> AskedPlans:
+        """The request, checked by itself."""
         caller.require(Role.WRITER)
         instants = parse_instants(request.instant)
         if not instants:
             raise RefusedCallError(Refusal.INVALID_INSTANT, "instant is missing: name the plan to execute")
-        template = self._template(action, request)
-        table = self._table(caller, request)
-        return self._submit(table, template, instants, ignores_unknown=False)
+        return AskedPlans(caller, self._template(action, request), NamedPlans(*_names(request), instants))
+
+    def judge(self, asked: AskedPlans, known: KnownPlans) -> list[JudgedPlan]:
+        """What becomes of its plans, from what is known of them. Looks at the timeline if `must_look` says so."""
+        table = known.table
+        if table is None:
+            raise _unknown_table(asked.named)
+        asked.caller.require_table(table)
+        return self._judge(table, known.operations, asked.template, asked.named.instants, ignores_unknown=False)
 
     def remove(self, caller: Caller, action: ServiceAction, request: SubmitRequest) -> list[str]:
         """The client took these plans back: they are cancelled here. The instants that the service knew of."""
@@ -136,7 +176,9 @@ class WriterCalls:
         if verb == "CANCEL":
             removed = self._remove(table, action, instants)
             return [SubmittedPlan(instant, "cancelled") for instant in removed]
-        submitted = self._submit(table, template, instants, ignores_unknown=True)
+        found = {instant: self._store.find_operation(table.table_id, instant) for instant in instants}
+        known = {instant: operation for instant, operation in found.items() if operation is not None}
+        submitted = self._stored(self._judge(table, known, template, instants, ignores_unknown=True))
         self._store.notice_commit(table.table_id)
         return submitted
 
@@ -147,36 +189,40 @@ class WriterCalls:
         self._store.notice_commit(table.table_id)
         return table
 
-    def _submit(
-        self, table: ManagedTable, template: Submission, instants: tuple[str, ...], *, ignores_unknown: bool
-    ) -> list[SubmittedPlan]:
-        known = {instant: self._store.find_operation(table.table_id, instant) for instant in instants}
-        missing = [instant for instant, operation in known.items() if operation is None or operation.is_deleted]
-        plans = self._timelines.plans(table.base_path) if missing else {}
-        if not ignores_unknown:
-            for instant in instants:
-                operation = known[instant]
-                if operation is None or operation.is_deleted:
-                    _refuse_unfit(table, template.action, instant, plans)
-                elif operation.action is not template.action:
-                    raise _wrong_action(table, instant, operation.action.value, template.action)
-        answers = []
+    def _judge(
+        self,
+        table: ManagedTable,
+        known: Mapping[str, Operation],
+        template: Submission,
+        instants: tuple[str, ...],
+        *,
+        ignores_unknown: bool,
+    ) -> list[JudgedPlan]:
+        plans = self._timelines.plans(table.base_path) if _is_any_unknown(known, instants) else {}
+        judged: list[JudgedPlan] = []
         for instant in instants:
-            operation = known[instant]
-            if instant not in missing and operation is not None:
-                if operation.action is template.action:
-                    # What the service found by itself waits for what the request says of memory, engine and queue.
-                    self._store.submit(replace(template, table_id=table.table_id, instant=instant))
-                answers.append(SubmittedPlan(instant, PlanState.KNOWN, operation.operation_id))
+            operation = known.get(instant)
+            submission = replace(template, table_id=table.table_id, instant=instant)
+            if operation is not None and not operation.is_deleted:
+                if operation.action is not template.action and not ignores_unknown:
+                    raise _wrong_action(table, instant, operation.action.value, template.action)
+                # What the service found by itself waits for what the request says of memory, engine and queue.
+                takes_over = operation.action is template.action and operation.why != ASKED_BY_WRITER
+                is_known = SubmittedPlan(instant, PlanState.KNOWN, operation.operation_id)
+                judged.append(submission if takes_over else is_known)
                 continue
+            if not ignores_unknown:
+                _refuse_unfit(table, template.action, instant, plans)
             action, is_completed = plans.get(instant, (None, False))
             if is_completed:
-                answers.append(SubmittedPlan(instant, PlanState.COMPLETED))
+                judged.append(SubmittedPlan(instant, PlanState.COMPLETED))
             elif action is template.action:
-                submitted = self._store.submit(replace(template, table_id=table.table_id, instant=instant))
-                state = PlanState.ACCEPTED if submitted.is_new else PlanState.KNOWN
-                answers.append(SubmittedPlan(instant, state, submitted.operation.operation_id))
-        return answers
+                judged.append(submission)
+        return judged
+
+    def _stored(self, judged: Sequence[JudgedPlan]) -> list[SubmittedPlan]:
+        wanted = [each for each in judged if isinstance(each, Submission)]
+        return tell_stored(judged, self._store.submit_all(wanted) if wanted else [])
 
     def _remove(self, table: ManagedTable, action: ServiceAction, instants: tuple[str, ...]) -> list[str]:
         for instant in instants:
@@ -204,15 +250,10 @@ class WriterCalls:
         )
 
     def _table(self, caller: Caller, request: SubmitRequest) -> ManagedTable:
-        db_name = parse_name(request.db_name, field="db_name", default=DEFAULT_DATABASE)
-        table_name = parse_name(request.table_name, field="table_name")
+        db_name, table_name = _names(request)
         table = self._store.find_table(db_name, table_name)
         if table is None:
-            raise RefusedCallError(
-                Refusal.TABLE_NOT_FOUND,
-                f"table {db_name}.{table_name} is not registered: POST /v1/tables with its base_path first, or run "
-                "`tablekeeper service add PATH`",
-            )
+            raise _unknown_table(NamedPlans(db_name, table_name, ()))
         caller.require_table(table)
         return table
 
@@ -253,6 +294,43 @@ def free_name(store: JobStore, db_name: str, table_name: str, uri: str) -> str:
     if store.find_table(db_name, table_name) is None:
         return table_name
     return f"{table_name[:200]}@{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
+
+
+def must_look(asked: AskedPlans, known: KnownPlans) -> bool:
+    """Whether the timeline has to be asked about one of the plans, which may take long."""
+    return known.table is not None and _is_any_unknown(known.operations, asked.named.instants)
+
+
+def tell_stored(
+    judged: Sequence[JudgedPlan], submitted: Sequence[Submitted | UnknownRecordError]
+) -> list[SubmittedPlan]:
+    """The answer for each plan. `submitted` are, in their order, those among them that were to be stored."""
+    stored = iter(submitted)
+    return [each if isinstance(each, SubmittedPlan) else _tell(each.instant, next(stored)) for each in judged]
+
+
+def _tell(instant: str, submitted: Submitted | UnknownRecordError) -> SubmittedPlan:
+    if isinstance(submitted, UnknownRecordError):
+        raise submitted
+    state = PlanState.ACCEPTED if submitted.is_new else PlanState.KNOWN
+    return SubmittedPlan(instant, state, submitted.operation.operation_id)
+
+
+def _is_any_unknown(known: Mapping[str, Operation], instants: Sequence[str]) -> bool:
+    return any(instant not in known or known[instant].is_deleted for instant in instants)
+
+
+def _names(request: SubmitRequest) -> tuple[str, str]:
+    db_name = parse_name(request.db_name, field="db_name", default=DEFAULT_DATABASE)
+    return db_name, parse_name(request.table_name, field="table_name")
+
+
+def _unknown_table(named: NamedPlans) -> RefusedCallError:
+    return RefusedCallError(
+        Refusal.TABLE_NOT_FOUND,
+        f"table {named.db_name}.{named.table_name} is not registered: POST /v1/tables with its base_path first, or run "
+        "`tablekeeper service add PATH`",
+    )
 
 
 def _refuse_unfit(

@@ -7,10 +7,23 @@ tried again; a commit whose outcome is unknown is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, DateTime, Engine, create_engine, event, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Engine,
+    Row,
+    Table,
+    create_engine,
+    event,
+    insert,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.ext.compiler import compiles
@@ -32,6 +45,8 @@ _IDLE_LIMITS = {
     "mysql": "SET SESSION idle_transaction_timeout = 30",
 }
 _WRITES = "tablekeeper_writes"
+# MariaDB and MySQL have no such statement that keeps other errors apart.
+_UPSERTS: Mapping[str, Callable[[Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 # Deadlock and lock wait of MariaDB, deadlock and serialization failure of PostgreSQL.
 _TRANSIENT_NUMBERS = frozenset({1205, 1213})
 _TRANSIENT_STATES = frozenset({"40001", "40P01"})
@@ -110,15 +125,33 @@ class Database:
         """Run changes in one transaction: all of them or none. `work` may run more than once."""
         return self._run(work, {_WRITES: True})
 
-    def insert_or_none(self, connection: Connection, statement: Any) -> int | None:
+    def insert_or_none(
+        self, connection: Connection, statement: Any, parameters: Mapping[str, Any] | None = None
+    ) -> int | None:
         """Insert a row; None if a unique key is taken. The transaction goes on in both cases."""
         try:
             with connection.begin_nested():
-                result = connection.execute(statement)
+                result = connection.execute(statement, parameters)
         except IntegrityError:
             return None
         key = result.inserted_primary_key
         return int(key[0]) if key is not None and isinstance(key[0], int) else 0
+
+    def insert_missing(
+        self, connection: Connection, table: Table, computed: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    ) -> list[Row[Any]]:
+        """Insert those whose unique keys are free, and return them as they are now.
+
+        `computed` are columns of all of them that are SQL expressions; rows hold the parameters of these, too.
+        Those returned come in any order.
+        """
+        upserts = _UPSERTS.get(self.engine.dialect.name)
+        if upserts is not None:
+            statement = upserts(table).values(**computed).on_conflict_do_nothing().returning(*table.c)
+            return list(connection.execute(statement, list(rows)))
+        made = [self.insert_or_none(connection, insert(table).values(**computed), row) for row in rows]
+        [key] = table.primary_key.columns
+        return list(connection.execute(select(table).where(key.in_([each for each in made if each is not None]))))
 
     def load_now_ms(self) -> int:
         return int(self.read(lambda connection: connection.execute(select(self.now)).scalar_one()))

@@ -30,7 +30,6 @@ from tablekeeper.server.model import (
     ManagedTable,
     Operation,
     Role,
-    RunParameters,
     ServiceAction,
     Signal,
     Status,
@@ -39,14 +38,17 @@ from tablekeeper.server.model import (
 )
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.store.overview import OverviewStore
+from tablekeeper.server.store.submissions import KnownPlans, NamedPlans, PastOperation, Submission, Submitted
 from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
 
 __all__ = [
     "AlarmStore",
     "EndedAttempt",
     "JobStore",
+    "KnownPlans",
     "LeaseLostError",
     "Load",
+    "NamedPlans",
     "NewAlarm",
     "NewInstance",
     "NewTable",
@@ -108,43 +110,6 @@ class OperationFilter:
     owner: str | None = None
     with_deleted: bool = False
     tables: TableFilter = EVERY_TABLE
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """An operation to be done. `owner`, `queue` and `priority` default to the table's."""
-
-    table_id: int
-    instant: str
-    action: ServiceAction
-    engine: str = ""
-    retry_on_error: bool = True
-    owner: str | None = None
-    queue: str | None = None
-    priority: int | None = None
-    parameters: RunParameters = field(default_factory=RunParameters)
-    delay_s: float = 0.0
-    deadline_in_s: float | None = None
-    why: str = ""
-    trace: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PastOperation:
-    """A service that a timeline has as completed. Times are the timeline's, in epoch milliseconds."""
-
-    instant: str
-    action: ServiceAction
-    requested_ms: int
-    completed_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The operation as it is now. `is_new`: this call made it, or revived it after it had been removed."""
-
-    operation: Operation
-    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +264,14 @@ class OperationStore(Protocol):
     """The queue."""
 
     def submit(self, submission: Submission) -> Submitted: ...
+
+    def submit_all(self, submissions: Sequence[Submission]) -> list[Submitted | UnknownRecordError]:
+        """Submit them in one transaction; for each what became of it, or that its table is gone."""
+        ...
+
+    def find_plans(self, named: Sequence[NamedPlans]) -> list[KnownPlans]:
+        """What there is of the plans of each."""
+        ...
 
     def record_past(self, table_id: int, past: Sequence[PastOperation]) -> int:
         """Note services that completed without this database; how many of them it did not know."""

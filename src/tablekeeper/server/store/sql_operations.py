@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import DataError, IntegrityError
 
 from tablekeeper.server.model import (
     ACTIVE,
@@ -15,6 +29,7 @@ from tablekeeper.server.model import (
     Attempt,
     AttemptOutcome,
     Event,
+    ManagedTable,
     Operation,
     Signal,
     Status,
@@ -22,6 +37,8 @@ from tablekeeper.server.model import (
 )
 from tablekeeper.server.store.database import Database, database_utc_now
 from tablekeeper.server.store.protocol import (
+    KnownPlans,
+    NamedPlans,
     OperationFilter,
     Page,
     PastOperation,
@@ -30,9 +47,9 @@ from tablekeeper.server.store.protocol import (
     Submitted,
     UnknownRecordError,
 )
-from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text
-from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, INSTANCE, OPERATION, TBL
-from tablekeeper.server.store.sql_tables import is_of_tables
+from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text, table_of
+from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, INSTANCE, OPERATION, TBL, TBL_STATE
+from tablekeeper.server.store.sql_tables import JOINED, is_of_tables
 from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
 
 __all__ = ["SqlOperations"]
@@ -49,34 +66,49 @@ class SqlOperations:
         self._database = database
 
     def submit(self, submission: Submission) -> Submitted:
-        def work(connection: Connection) -> Submitted:
-            known = _find(connection, submission.table_id, submission.instant)
-            if known is None:
-                new_id = self._database.insert_or_none(
-                    connection, insert(OPERATION).values(**self._new(connection, submission))
-                )
-                if new_id is not None:
-                    return Submitted(_load(connection, new_id), is_new=True)
-                known = _find(connection, submission.table_id, submission.instant)
-            if known is None:
-                raise UnknownRecordError(f"operation {submission.instant} was removed meanwhile; submit it again")
-            if not known.is_deleted or known.status is not Status.CANCELLED:
-                return Submitted(self._taken_over(connection, known, submission), is_new=False)
-            known = _load(connection, known.operation_id, lock=True)
-            if known.status is Status.CANCELLED:
-                self._back_to_pending(connection, known, note="submitted again after it was removed")
-            return Submitted(_load(connection, known.operation_id), is_new=True)
+        [submitted] = self.submit_all([submission])
+        if isinstance(submitted, UnknownRecordError):
+            raise submitted
+        return submitted
 
-        return self._database.write(work)
+    def submit_all(self, submissions: Sequence[Submission]) -> list[Submitted | UnknownRecordError]:
+        try:
+            return self._database.write(lambda connection: self._submit_all(connection, submissions))
+        except (IntegrityError, DataError):
+            # A table was removed meanwhile, or a value is none for this database: the others are not to blame.
+            if len(submissions) == 1:
+                raise
+        return [answer for each in submissions for answer in self.submit_all([each])]
+
+    def find_plans(self, named: Sequence[NamedPlans]) -> list[KnownPlans]:
+        names: dict[str, set[str]] = {}
+        for each in named:
+            names.setdefault(each.db_name, set()).add(each.table_name)
+        is_named = or_(*(and_(TBL.c.db_name == db, TBL.c.table_name.in_(sorted(names[db]))) for db in sorted(names)))
+        instants = sorted({instant for each in named for instant in each.instants})
+
+        def work(connection: Connection) -> list[KnownPlans]:
+            found = list(map(table_of, connection.execute(select(TBL, TBL_STATE).select_from(JOINED).where(is_named))))
+            tables = {(each.db_name, each.table_name): each for each in found}
+            operations: dict[int, dict[str, Operation]] = {each.table_id: {} for each in found}
+            of_these = (OPERATION.c.tbl_id.in_(sorted(operations)), OPERATION.c.instant.in_(instants))
+            for operation in map(operation_of, connection.execute(select(OPERATION).where(*of_these))):
+                operations[operation.table_id][operation.instant] = operation
+            return [_known(each, tables.get((each.db_name, each.table_name)), operations) for each in named]
+
+        return self._database.read(work)
 
     def record_past(self, table_id: int, past: Sequence[PastOperation]) -> int:
         def work(connection: Connection) -> int:
             known = set(connection.execute(select(OPERATION.c.instant).where(OPERATION.c.tbl_id == table_id)).scalars())
+            table = _tables(connection, {table_id}).get(table_id)
+            if table is None:
+                raise _unknown_table(table_id)
             noted = 0
             for each in past:
                 if each.instant in known:
                     continue
-                values = self._new(connection, Submission(table_id, each.instant, each.action, why=_FROM_TIMELINE)) | {
+                values = _row(table, Submission(table_id, each.instant, each.action, why=_FROM_TIMELINE)) | {
                     "status": Status.COMPLETED,
                     "create_time": _moment(each.requested_ms),
                     "schedule_time": _moment(each.requested_ms),
@@ -277,43 +309,56 @@ class SqlOperations:
             .values(outcome=outcome.value, ended_ms=self._database.now, message=note[:_MAX_TEXT])
         )
 
-    def _new(self, connection: Connection, submission: Submission) -> dict[str, Any]:
-        query = select(TBL.c.owner, TBL.c.queue, TBL.c.priority).where(TBL.c.id == submission.table_id)
-        table = connection.execute(query).one_or_none()
-        if table is None:
-            raise UnknownRecordError(f"there is no table with the number {submission.table_id}")
-        in_s = submission.deadline_in_s
+    def _submit_all(
+        self, connection: Connection, submissions: Sequence[Submission]
+    ) -> list[Submitted | UnknownRecordError]:
+        tables = _tables(connection, {each.table_id for each in submissions})
+        # In one order, so that two transactions with the same plans wait for each other once and not in a circle.
+        rows = {(each.table_id, each.instant): each for each in reversed(submissions) if each.table_id in tables}
+        columns = [_row(tables[key[0]], rows[key]) | _delays(rows[key]) for key in sorted(rows)]
+        made = self._database.insert_missing(connection, OPERATION, self._times(), columns) if columns else []
+        new = {(each.table_id, each.instant): each for each in map(operation_of, made)}
+        answers: list[Submitted | UnknownRecordError] = []
+        for each in submissions:
+            operation = new.pop((each.table_id, each.instant), None)
+            if each.table_id not in tables:
+                answers.append(_unknown_table(each.table_id))
+            elif operation is not None:
+                answers.append(Submitted(operation, is_new=True))
+            else:
+                answers.append(self._submit_again(connection, each, tables[each.table_id]))
+        return answers
+
+    def _submit_again(
+        self, connection: Connection, submission: Submission, table: RowMapping
+    ) -> Submitted | UnknownRecordError:
+        known = _find(connection, submission.table_id, submission.instant)
+        if known is None:
+            return UnknownRecordError(f"operation {submission.instant} was removed meanwhile; submit it again")
+        if not known.is_deleted or known.status is not Status.CANCELLED:
+            return Submitted(self._taken_over(connection, known, submission, table), is_new=False)
+        known = _load(connection, known.operation_id, lock=True)
+        if known.status is Status.CANCELLED:
+            self._back_to_pending(connection, known, note="submitted again after it was removed")
+        return Submitted(_load(connection, known.operation_id), is_new=True)
+
+    def _times(self) -> dict[str, ColumnElement[Any]]:
+        """The columns of a new operation that the database's clock tells; see `_delays`."""
+        now = self._database.now
         return {
-            "tbl_id": submission.table_id,
-            "instant": submission.instant,
-            "action": submission.action.value,
-            "status": Status.PENDING,
-            "engine": submission.engine,
-            "retry_on_error": submission.retry_on_error,
-            "run_times": 0,
-            "isDeleted": False,
             "create_time": database_utc_now(),
             "update_time": database_utc_now(),
-            "failures": 0,
-            "priority": int(table.priority) if submission.priority is None else submission.priority,
-            "queue": submission.queue or table.queue,
-            "owner": submission.owner or table.owner,
-            "parameters": parameters_text(submission.parameters),
-            "not_before_ms": self._database.after(submission.delay_s),
-            "deadline_ms": None if in_s is None else self._database.after(in_s),
-            "lease_token": 0,
-            "instance_id": "",
-            "cancel_reason": "",
-            "why": submission.why[:_MAX_TEXT],
-            "note": "",
-            "trace": submission.trace or None,
+            "not_before_ms": now + bindparam("delay_ms", type_=BigInteger()),
+            "deadline_ms": now + bindparam("deadline_in_ms", type_=BigInteger()),
         }
 
-    def _taken_over(self, connection: Connection, known: Operation, submission: Submission) -> Operation:
+    def _taken_over(
+        self, connection: Connection, known: Operation, submission: Submission, table: RowMapping
+    ) -> Operation:
         """The first request of a writer for a plan that the service had found by itself says how it is to be run."""
         if submission.why != ASKED_BY_WRITER or known.why == ASKED_BY_WRITER or known.run_times:
             return known
-        asked = self._new(connection, submission)
+        asked = _row(table, submission)
         connection.execute(
             update(OPERATION)
             .where(
@@ -354,6 +399,58 @@ class SqlOperations:
             not_before_ms=self._database.now,
             note=note[:_MAX_TEXT],
         )
+
+
+def _known(
+    named: NamedPlans, table: ManagedTable | None, operations: Mapping[int, Mapping[str, Operation]]
+) -> KnownPlans:
+    if table is None:
+        return KnownPlans(None)
+    of_table = operations[table.table_id]
+    return KnownPlans(table, {instant: of_table[instant] for instant in named.instants if instant in of_table})
+
+
+def _tables(connection: Connection, ids: Collection[int]) -> dict[int, RowMapping]:
+    """What operations take over from their tables."""
+    query = select(TBL.c.id, TBL.c.owner, TBL.c.queue, TBL.c.priority).where(TBL.c.id.in_(sorted(ids)))
+    return {row["id"]: row for row in connection.execute(query).mappings()}
+
+
+def _row(table: RowMapping, submission: Submission) -> dict[str, Any]:
+    """A new operation on this table, but for its times."""
+    return {
+        "tbl_id": submission.table_id,
+        "instant": submission.instant,
+        "action": submission.action.value,
+        "status": Status.PENDING,
+        "engine": submission.engine,
+        "retry_on_error": submission.retry_on_error,
+        "run_times": 0,
+        "isDeleted": False,
+        "failures": 0,
+        "priority": int(table["priority"]) if submission.priority is None else submission.priority,
+        "queue": submission.queue or table["queue"],
+        "owner": submission.owner or table["owner"],
+        "parameters": parameters_text(submission.parameters),
+        "lease_token": 0,
+        "instance_id": "",
+        "cancel_reason": "",
+        "why": submission.why[:_MAX_TEXT],
+        "note": "",
+        "trace": submission.trace or None,
+    }
+
+
+def _delays(submission: Submission) -> dict[str, int | None]:
+    in_s = submission.deadline_in_s
+    return {
+        "delay_ms": round(submission.delay_s * 1000),
+        "deadline_in_ms": None if in_s is None else round(in_s * 1000),
+    }
+
+
+def _unknown_table(table_id: int) -> UnknownRecordError:
+    return UnknownRecordError(f"there is no table with the number {table_id}")
 
 
 def _moment(ms: int) -> dt.datetime:
