@@ -66,6 +66,7 @@ __all__ = [
     "load_rollback_plan",
     "load_rollback_target",
     "slice_metrics",
+    "was_rolled_back",
 ]
 
 _LOG_BYTES = "TOTAL_LOG_FILES_SIZE"
@@ -136,6 +137,15 @@ def find_rollback(storage: Storage, config: TableConfig, timeline: Timeline, tar
     """A rollback of `target` that somebody began and did not finish."""
     rollbacks = timeline.pending_rollbacks
     return next((i for i in rollbacks if load_rollback_target(storage, config, i) == target.requested_at), None)
+
+
+def was_rolled_back(storage: Storage, config: TableConfig, timeline: Timeline, plan: RequestedTime) -> bool:
+    """Whether somebody tried before: the rollback of that attempt stays on the timeline for as long as the plan."""
+    return any(
+        load_rollback_target(storage, config, rollback) == plan
+        for rollback in timeline.completed
+        if rollback.action is Action.ROLLBACK and rollback.requested_at > plan
+    )
 
 
 def load_rollback_target(storage: Storage, config: TableConfig, rollback: Instant) -> RequestedTime | None:

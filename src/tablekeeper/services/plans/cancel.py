@@ -12,27 +12,27 @@ age of its own goes by that. From then on nobody begins to execute them. The rol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
-from tablekeeper.model import Action, Instant, PlanFlags, RequestedTime, State
+from tablekeeper.model import Instant, PlanFlags, RequestedTime, State
 from tablekeeper.model.results import Result
 from tablekeeper.runtime import process_name
 from tablekeeper.services.plans.damage import find_plan_damage
-from tablekeeper.services.plans.execute import remove_plan
 from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.timeline.plans import find_plan, find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.rollback import resume_rollback, schedule_rollback
+from tablekeeper.txn.rollback import resume_rollback, rollback_approved, schedule_rollback
 
 __all__ = [
     "CancelResult",
     "cancel_plan",
     "remove_failed_plan",
     "remove_failed_plans",
+    "remove_plan",
     "why_removed",
 ]
 
@@ -86,6 +86,20 @@ def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason
         clock.sleep(_POLL_S)
 
 
+def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approve: Callable[[Instant], bool]) -> bool:
+    """Roll back whatever was done of a pending plan, and take it off the timeline. False if `approve` said no.
+
+    `approve` is asked under the lock about the plan as it is then.
+    """
+    outcome = rollback_approved(
+        environment,
+        instant,
+        approve=lambda _, __, current: current.is_pending and approve(current),
+        removes_plan=True,
+    )
+    return outcome is not None
+
+
 def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettings) -> tuple[RequestedTime, ...]:
     """Lazy clean: take plans off the timeline that were cancelled, and mutable ones that nobody executes."""
     timeline = environment.load_timeline()
@@ -133,9 +147,7 @@ def _remove(
 
 def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
     """Rollbacks whose plan has gone already, and whose process died before it could say so."""
-    for rollback in timeline.pending:
-        if rollback.action is not Action.ROLLBACK:
-            continue
+    for rollback in timeline.pending_rollbacks:
         planned = load_rollback_plan(environment.storage, environment.config, rollback)
         if planned is None or planned.instant is None:
             continue

@@ -10,9 +10,9 @@ from tablekeeper.errors import CorruptTableError
 from tablekeeper.model import BaseFile, Instant, LogFile
 from tablekeeper.read.damage import find_base_damage, find_log_damage
 from tablekeeper.read.log_changes import BlockVisibility
-from tablekeeper.services.plans.execute import was_rolled_back
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
+from tablekeeper.timeline.plans import was_rolled_back
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["find_plan_damage"]
@@ -29,7 +29,7 @@ def find_plan_damage(environment: TableEnvironment, instant: Instant) -> str:
         refuse_damaged_input(environment, plan, instant, timeline)
     except CorruptTableError as error:
         return str(error)
-    if not was_rolled_back(environment, timeline, instant.requested_at):
+    if not was_rolled_back(environment.storage, environment.config, timeline, instant.requested_at):
         return ""
 
     visibility = BlockVisibility(may_share_files=environment.config.may_have_old_log_names)

@@ -15,7 +15,6 @@ latest under the lock of the commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
@@ -32,6 +31,7 @@ from tablekeeper.errors import (
 )
 from tablekeeper.model import Action, Instant, Plan, RequestedTime, State
 from tablekeeper.runtime import process_name
+from tablekeeper.services.plans.cancel import remove_plan
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
 from tablekeeper.services.plans.service import Attempt, Rewritten, Service, ServiceResult
@@ -43,7 +43,7 @@ from tablekeeper.timeline import (
     load_commit_metadata,
     start_inflight,
 )
-from tablekeeper.timeline.plans import find_plan, find_rollback, load_rollback_target
+from tablekeeper.timeline.plans import find_plan, find_rollback, was_rolled_back
 from tablekeeper.txn.attempts import AttemptGuard, AttemptId, begin_attempt
 from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request, save_cancel_request
 from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
@@ -59,7 +59,7 @@ from tablekeeper.write.layout_checks import ensure_partitions
 from tablekeeper.write.prepare import WriteRequest
 from tablekeeper.write.schema import refuse_changed_schema
 
-__all__ = ["execute_plan", "remove_plan", "was_rolled_back"]
+__all__ = ["execute_plan"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,29 +83,6 @@ def execute_plan(
         _give_up(request.environment, entered, error)
         raise
     return replace(result, seconds=clock.monotonic_s() - started_s)
-
-
-def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approve: Callable[[Instant], bool]) -> bool:
-    """Roll back whatever was done of a pending plan, and take it off the timeline. False if `approve` said no.
-
-    `approve` is asked under the lock about the plan as it is then.
-    """
-    outcome = rollback_approved(
-        environment,
-        instant,
-        approve=lambda _, __, current: current.is_pending and approve(current),
-        removes_plan=True,
-    )
-    return outcome is not None
-
-
-def was_rolled_back(environment: TableEnvironment, timeline: Timeline, plan: RequestedTime) -> bool:
-    """Whether somebody tried before: the rollback of that attempt stays on the timeline for as long as the plan."""
-    return any(
-        load_rollback_target(environment.storage, environment.config, rollback) == plan
-        for rollback in timeline.completed
-        if rollback.action is Action.ROLLBACK and rollback.requested_at > plan
-    )
 
 
 @dataclass(frozen=True)
@@ -268,7 +245,7 @@ class _Approval:
         self._guard = AttemptGuard(store, entered.attempt, runtime=environment.runtime, is_plan=True)
         self._own = frozenset(file.stat.path for file in rewritten.files)
         self._has_predecessors = entered.is_retry or was_rolled_back(
-            environment, entered.timeline, entered.instant.requested_at
+            environment.storage, environment.config, entered.timeline, entered.instant.requested_at
         )
 
     def __call__(self, timeline: Timeline) -> None:
