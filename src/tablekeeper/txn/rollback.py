@@ -175,7 +175,7 @@ def rollback_approved(
         if current is None or not approve(held, timeline, current):
             return None
         if current.is_pending and not keeps_heartbeat:
-            if not is_wanted:
+            if current.state is State.INFLIGHT and not is_wanted:
                 refuse_lost_completion(held, current)
             held.lease.check()
             # Before its files are looked for: who is still at work on it publishes nothing any more, or takes it back.
