@@ -22,8 +22,8 @@ from tablekeeper.format.data_files import (
     decode_partition_metadata,
 )
 from tablekeeper.format.properties import decode_properties, encode_properties, verify_checksum
-from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, State
+from tablekeeper.timeline.timeline import decode_instant_name, encode_instant_name
 
 __all__: list[str] = []
 

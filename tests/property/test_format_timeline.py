@@ -24,7 +24,6 @@ from tablekeeper.format.history import (
     encode_manifest,
 )
 from tablekeeper.format.properties import decode_properties, encode_properties
-from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import (
     Action,
     CommitMetadata,
@@ -37,6 +36,7 @@ from tablekeeper.model import (
     Strategy,
     WriteStat,
 )
+from tablekeeper.timeline.timeline import decode_instant_name, encode_instant_name
 from tests.support.damage import DAMAGED_FILE, assert_survives_damage, damage, truncations
 
 __all__: list[str] = []

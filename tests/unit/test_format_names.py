@@ -12,8 +12,8 @@ from tablekeeper.format.history import (
     encode_history_name,
     encode_manifest_name,
 )
-from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
+from tablekeeper.timeline.timeline import decode_instant_name, encode_instant_name
 
 __all__: list[str] = []
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
-from tablekeeper.format.timeline_names import decode_instant_name
 from tablekeeper.model import Action, CommitMetadata, Instant, Operation, ServiceKind, State
 from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.table import Table
@@ -25,6 +24,7 @@ from tablekeeper.timeline import load_timeline, parse_time
 from tablekeeper.timeline.history import find_archived
 from tablekeeper.timeline.plans import load_pending_outline, load_rollback_target
 from tablekeeper.timeline.properties_file import load_table_config
+from tablekeeper.timeline.timeline import decode_instant_name
 from tablekeeper.txn.cancel_requests import load_cancel_request
 
 __all__ = ["Post", "Watch"]

@@ -23,13 +23,12 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperError
 from tablekeeper.format.commit_metadata import decode_commit_metadata, decode_written_paths
 from tablekeeper.format.data_files import decode_base_name, decode_log_name
-from tablekeeper.format.timeline_names import decode_instant_name, encode_instant_name
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State, join_path
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.timeline.history import load_archive_reach, load_archived_content
 from tablekeeper.timeline.properties_file import load_table_config
-from tablekeeper.timeline.timeline import Timeline
+from tablekeeper.timeline.timeline import Timeline, decode_instant_name, encode_instant_name
 
 __all__ = [
     "FirstLook",

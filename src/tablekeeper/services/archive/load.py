@@ -11,7 +11,6 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError
 from tablekeeper.format.history import ArchivedInstant
 from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
-from tablekeeper.format.timeline_names import decode_instant_name
 from tablekeeper.metadata_table.compaction_plan import last_compaction
 from tablekeeper.metadata_table.layout import load_metadata_timeline, metadata_config
 from tablekeeper.model import Action, CompletionTime, Instant, RequestedTime, State
@@ -19,6 +18,7 @@ from tablekeeper.services.archive.plan import ActiveAction, ArchiveView, Metadat
 from tablekeeper.storage import FileInfo, Storage
 from tablekeeper.timeline import Timeline, format_time, instant_path
 from tablekeeper.timeline.history import load_archive_reach
+from tablekeeper.timeline.timeline import decode_instant_name
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["load_archive_view", "load_contents", "load_metadata_archive_view"]
