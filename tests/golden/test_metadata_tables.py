@@ -25,7 +25,7 @@ from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.metadata_table.ranges import load_column_ranges
 from tablekeeper.model import join_path
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.snapshot.slices import load_files_by_listing, load_partitions_by_listing
 from tablekeeper.storage import Storage, open_storage
 from tablekeeper.timeline import load_timeline
 

@@ -55,7 +55,7 @@ from tablekeeper.model import (
     join_path,
 )
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.snapshot.slices import load_files_by_listing, load_partitions_by_listing
 from tablekeeper.storage import Storage, hadoop_path, open_storage
 from tablekeeper.timeline import (
     Timeline,

@@ -26,7 +26,7 @@ from tablekeeper.errors import FencedError, InvalidRequestError, PlanCancelledEr
 from tablekeeper.model import Instant, RequestedTime, ServiceKind, State
 from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.services.plans.service import ServiceResult
-from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
+from tablekeeper.snapshot.slices import load_files_of_instant, load_partitions_by_listing
 from tablekeeper.storage import MemoryStorage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import load_commit_metadata, load_timeline

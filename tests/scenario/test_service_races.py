@@ -11,7 +11,7 @@ import tablekeeper as tk
 from tablekeeper.errors import ConflictError, FencedError, InvalidRequestError, StorageError
 from tablekeeper.model import RequestedTime, ServiceKind
 from tablekeeper.services.plans.schedule import ScheduledPlan
-from tablekeeper.snapshot.listing import load_files_of_instant, load_partitions_by_listing
+from tablekeeper.snapshot.slices import load_files_of_instant, load_partitions_by_listing
 from tablekeeper.timeline import load_commit_metadata
 from tests.support.crew import TO_THE_END, Crew, calls_before
 from tests.support.meanwhile import Interrupted, writes_data

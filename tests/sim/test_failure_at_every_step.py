@@ -32,7 +32,7 @@ from tablekeeper.metadata_table.layout import load_metadata_timeline
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.model import RequestedTime
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
-from tablekeeper.snapshot.listing import load_files_by_listing
+from tablekeeper.snapshot.slices import load_files_by_listing
 from tablekeeper.storage import MemoryStorage, Storage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import format_time, load_commit_metadata, load_timeline

@@ -21,7 +21,7 @@ from tablekeeper.engine.local import LocalEngine
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
-from tablekeeper.snapshot.listing import load_files_by_listing
+from tablekeeper.snapshot.slices import load_files_by_listing
 from tablekeeper.storage import MemoryStorage, Storage, forget_memory
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import Timeline, load_timeline

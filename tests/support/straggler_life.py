@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import tablekeeper as tk
-from tablekeeper.snapshot.listing import load_files_by_listing, load_partitions_by_listing
+from tablekeeper.snapshot.slices import load_files_by_listing, load_partitions_by_listing
 from tablekeeper.timeline import load_timeline, load_written_paths
 from tests.support.stragglers import SPECULATION, Stragglers, StragglingEngine
 

@@ -11,7 +11,7 @@ from tablekeeper.errors import CorruptTableError, InvalidRequestError, Unsupport
 from tablekeeper.format.avro_arrow import META_COLUMNS, avro_to_arrow_schema, without_meta_columns
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, Instant, RequestedTime
-from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
+from tablekeeper.snapshot.integrity import refuse_lost_timeline
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata
 from tablekeeper.timeline.history import load_history

@@ -16,14 +16,21 @@ from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
 from tablekeeper.model import Action, CommitMetadata, FileGroupId, FileSlice, Instant, RequestedTime, join_path
 from tablekeeper.runtime import Runtime
-from tablekeeper.snapshot.integrity import committed_files, plan_damage, refuse_damage
-from tablekeeper.snapshot.listing import (
+from tablekeeper.snapshot.integrity import (
+    committed_files,
+    find_data_file,
+    plan_damage,
+    refuse_damage,
+    refuse_lost_timeline,
+)
+from tablekeeper.snapshot.slices import (
     Files,
+    SliceRules,
+    decode_partition_files,
     load_all_files_by_listing,
     load_files_by_listing,
+    plan_slices,
 )
-from tablekeeper.snapshot.lost_timeline import find_data_file, refuse_lost_timeline
-from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
 from tablekeeper.timeline.history import archived_completions

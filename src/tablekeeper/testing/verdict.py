@@ -14,7 +14,7 @@ from tablekeeper.config.simulation_options import AT_ONCE
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import open_metadata_table
-from tablekeeper.snapshot.listing import load_files_by_listing
+from tablekeeper.snapshot.slices import load_files_by_listing
 from tablekeeper.testing.story import Story, puts
 from tablekeeper.testing.watch import Watch
 from tablekeeper.testing.worker import KEYS, Worker, rows_of, trips

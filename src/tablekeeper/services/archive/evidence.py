@@ -15,8 +15,7 @@ from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.history import ArchivedInstant
 from tablekeeper.model import Action, FileGroupId, RequestedTime, join_path
 from tablekeeper.services.archive.plan import Bound
-from tablekeeper.snapshot.listing import load_files_by_listing
-from tablekeeper.snapshot.slices import decode_partition_files
+from tablekeeper.snapshot.slices import decode_partition_files, load_files_by_listing
 from tablekeeper.txn.environment import TableEnvironment
 
 __all__ = ["find_replaced_leftovers"]

@@ -29,7 +29,7 @@ from tablekeeper.services.archive.evidence import find_replaced_leftovers
 from tablekeeper.services.archive.load import load_archive_view, load_contents, load_metadata_archive_view
 from tablekeeper.services.archive.plan import ActiveAction, ArchivePlan, ArchiveView, plan_archive
 from tablekeeper.services.archive.result import ArchiveResult
-from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
+from tablekeeper.snapshot.integrity import refuse_lost_timeline
 from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.history import HistorySnapshot, load_history, load_history_snapshot
 from tablekeeper.timeline.history_writer import MergeLimits, append_history, clean_history, merge_history

@@ -24,7 +24,7 @@ from tablekeeper.services.clean.leftovers import roll_back_leftovers
 from tablekeeper.services.clean.plan import BYTES_KEY
 from tablekeeper.services.clean.publish import INGESTION, draft_and_publish, refuse_during_restore
 from tablekeeper.services.clean.results import CleanResult
-from tablekeeper.snapshot.lost_timeline import refuse_lost_timeline
+from tablekeeper.snapshot.integrity import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.environment import TableEnvironment

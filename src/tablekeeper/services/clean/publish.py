@@ -17,7 +17,7 @@ from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.services.clean.guard import Taken, begin_taken
 from tablekeeper.services.clean.plan import CleanDraft, CleanView, plan_clean
 from tablekeeper.services.clean.view import Scope, find_last_clean, load_holds, load_view
-from tablekeeper.snapshot.listing import load_files_by_listing
+from tablekeeper.snapshot.slices import load_files_by_listing
 from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import Timeline, create_requested, parse_time
 from tablekeeper.txn.environment import TableEnvironment, next_time

@@ -42,9 +42,8 @@ from tablekeeper.services.clean.plan import (
     CleanView,
     Holds,
 )
-from tablekeeper.snapshot.listing import load_all_files_by_listing, load_files_by_listing
 from tablekeeper.snapshot.retention import plan_retained
-from tablekeeper.snapshot.slices import decode_partition_files
+from tablekeeper.snapshot.slices import decode_partition_files, load_all_files_by_listing, load_files_by_listing
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.timeline.plans import load_plan

@@ -21,7 +21,7 @@ from tablekeeper.services.doctor.file_checks import check_data_files, check_meta
 from tablekeeper.services.doctor.report import Repair, RepairKind
 from tablekeeper.services.doctor.view import DoctorSettings, load_view
 from tablekeeper.services.plans.cancel import remove_failed_plan
-from tablekeeper.snapshot.listing import load_files_of_instant
+from tablekeeper.snapshot.slices import load_files_of_instant
 from tablekeeper.timeline import Timeline, remove_instant_files
 from tablekeeper.timeline.plans import find_rollback, load_pending_outline, load_rollback_plan
 from tablekeeper.timeline.properties_file import change_properties

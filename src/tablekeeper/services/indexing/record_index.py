@@ -25,7 +25,7 @@ from tablekeeper.metadata_table.initialize import begin_metadata_table, begin_re
 from tablekeeper.metadata_table.record_index import IndexLog
 from tablekeeper.model import BaseFile, FileSlice, Operation
 from tablekeeper.read.slice_rows import open_base_file
-from tablekeeper.snapshot.listing import load_all_files_by_listing, load_files_by_listing
+from tablekeeper.snapshot.slices import load_all_files_by_listing, load_files_by_listing
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.properties_file import change_properties, load_table_config

@@ -36,7 +36,7 @@ from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
 from tablekeeper.services.plans.service import Attempt, Rewritten, Service, ServiceResult
 from tablekeeper.services.plans.window import recorded_pending
-from tablekeeper.snapshot.listing import load_files_of_instant
+from tablekeeper.snapshot.slices import load_files_of_instant
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import (
     Timeline,

@@ -20,8 +20,7 @@ from tablekeeper.model import BaseFile, CommitMetadata, FileGroupId, FileSlice, 
 from tablekeeper.services.plans.service import Draft
 from tablekeeper.services.plans.window import PlanningWindow
 from tablekeeper.snapshot.integrity import committed_files, files_of, plan_damage, plan_whole_slices, refuse_damage
-from tablekeeper.snapshot.listing import load_files_by_listing
-from tablekeeper.snapshot.slices import SliceRules
+from tablekeeper.snapshot.slices import SliceRules, load_files_by_listing
 from tablekeeper.snapshot.snapshot import Snapshot, load_replaced
 from tablekeeper.timeline import Timeline, load_commit_metadata
 from tablekeeper.timeline.history import archived_completions

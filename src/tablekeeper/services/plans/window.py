@@ -39,7 +39,7 @@ from tablekeeper.model import (
     State,
 )
 from tablekeeper.services.plans.service import PartitionChoice, Service
-from tablekeeper.snapshot.listing import Files
+from tablekeeper.snapshot.slices import Files
 from tablekeeper.snapshot.snapshot import load_partition_files, load_partitions
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_instant_files
 from tablekeeper.timeline.history import archived_completions, iterate_history

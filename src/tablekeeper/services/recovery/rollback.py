@@ -28,8 +28,12 @@ from tablekeeper.model import (
     join_path,
 )
 from tablekeeper.model.results import Result
-from tablekeeper.snapshot.listing import load_files_by_listing, load_files_of_instant, load_partitions_by_listing
-from tablekeeper.snapshot.slices import decode_partition_files
+from tablekeeper.snapshot.slices import (
+    decode_partition_files,
+    load_files_by_listing,
+    load_files_of_instant,
+    load_partitions_by_listing,
+)
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
 from tablekeeper.timeline.history import archived_completions, load_history
 from tablekeeper.timeline.plans import find_rollback, load_rollback_plan

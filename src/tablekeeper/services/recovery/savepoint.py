@@ -18,8 +18,8 @@ from tablekeeper.format.plans import (
 from tablekeeper.metadata_table.update import release_indexes
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.model.results import Listing, Result
-from tablekeeper.snapshot.listing import load_files_by_listing
 from tablekeeper.snapshot.retention import load_readable_from
+from tablekeeper.snapshot.slices import load_files_by_listing
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import (
     Timeline,
