@@ -21,8 +21,8 @@ from tablekeeper.services.compaction.service import Compaction
 from tablekeeper.services.compaction.strategies import compaction_strategy
 from tablekeeper.services.log_compaction.service import LogCompaction
 from tablekeeper.services.log_compaction.strategies import LogCompactionStrategy
-from tablekeeper.services.plans.service import Service
-from tablekeeper.services.plans.strategies import OnlyPartitions, PlanningStrategy
+from tablekeeper.services.plans.service import PlanningStrategy, Service
+from tablekeeper.services.plans.strategies import OnlyPartitions
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.environment import TableEnvironment
 

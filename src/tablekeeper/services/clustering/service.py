@@ -14,8 +14,8 @@ from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.model import FileGroupId, Plan, ServiceKind, Strategy
 from tablekeeper.services.clustering.kernels import ClusterTask, cluster_group, refuse_bad_order
-from tablekeeper.services.plans.service import Attempt, Draft, Rewritten
-from tablekeeper.services.plans.strategies import PlanningStrategy, StrategyService
+from tablekeeper.services.plans.service import Attempt, Draft, PlanningStrategy, Rewritten
+from tablekeeper.services.plans.strategies import StrategyService
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.write.finish import file_ids_by_partition
 from tablekeeper.write.layout_checks import look_like_buckets, refuse_wrong_index
@@ -50,11 +50,11 @@ class Clustering(StrategyService):
             raise _no_buckets(snapshot.config.name)
         if self._schema is not None:
             refuse_bad_order(self._layout.order, self._schema)
-        return self._strategy.plan(snapshot.latest, planned=planned)
+        return self.strategy.plan(snapshot.latest, planned=planned)
 
     @property
     def plan_strategy(self) -> Strategy:
-        return Strategy(self._layout.class_name, {**self._strategy.params, **self._layout.to_params()})
+        return Strategy(self._layout.class_name, {**self.strategy.params, **self._layout.to_params()})
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         context = attempt.context

@@ -6,7 +6,7 @@ the snapshot that plans are made from: whatever completes later lies on top of t
 
 from __future__ import annotations
 
-from tablekeeper.model import FileGroupId, Plan, ServiceKind, Strategy
+from tablekeeper.model import FileGroupId, Plan, ServiceKind
 from tablekeeper.services.compaction.kernels import CompactionTask, compact_slice
 from tablekeeper.services.plans.service import Attempt, Draft, Rewritten
 from tablekeeper.services.plans.strategies import StrategyService
@@ -21,11 +21,7 @@ class Compaction(StrategyService):
     kind = ServiceKind.COMPACTION
 
     def plan(self, snapshot: Snapshot, *, planned: frozenset[FileGroupId]) -> Draft:
-        return self._strategy.plan(snapshot.latest, planned=planned)
-
-    @property
-    def plan_strategy(self) -> Strategy:
-        return Strategy(self._strategy.class_name, dict(self._strategy.params))
+        return self.strategy.plan(snapshot.latest, planned=planned)
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         slices = [file_slice for work in plan.work for file_slice in work.slices]

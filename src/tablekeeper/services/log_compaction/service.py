@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import takewhile
 
-from tablekeeper.model import Action, FileGroupId, FileSlice, Plan, RequestedTime, ServiceKind, Strategy
+from tablekeeper.model import Action, FileGroupId, FileSlice, Plan, RequestedTime, ServiceKind
 from tablekeeper.services.log_compaction.kernels import LogCompactionTask, compact_logs
 from tablekeeper.services.plans.service import Attempt, Draft, Rewritten
 from tablekeeper.services.plans.strategies import StrategyService, leave_out_slices
@@ -35,7 +35,7 @@ class LogCompaction(StrategyService):
         settled = {each.group: _settled(each, before=limit) for each in snapshot.latest}
         merged = {each: _merged(settled[each], snapshot.timeline) for each in settled}
         worth = [each for each in merged.values() if len(each.logs) != 1]
-        draft = self._strategy.plan(worth, planned=planned)
+        draft = self.strategy.plan(worth, planned=planned)
         work = tuple(replace(each, slices=tuple(settled[s.group] for s in each.slices)) for each in draft.work)
         single = leave_out_slices(
             (settled[group] for group, each in merged.items() if len(each.logs) == 1),
@@ -48,10 +48,6 @@ class LogCompaction(StrategyService):
             comes_back=True,
         )
         return Draft(work, (*draft.left_out, *single, *waiting))
-
-    @property
-    def plan_strategy(self) -> Strategy:
-        return Strategy(self._strategy.class_name, dict(self._strategy.params))
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
         slices = [file_slice for work in plan.work for file_slice in work.slices]

@@ -111,8 +111,8 @@ def load_draft(
         environment,
         timeline,
         service.kind,
-        incremental=incremental and service.is_incremental,
-        scope=service.scope,
+        incremental=incremental and service.strategy.is_incremental,
+        scope=service.strategy.scope,
     )
     choice = choose_partitions(environment, timeline, service, window)
     snapshot = _load_snapshot(environment, timeline, choice.chosen, window)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.model import CompletionTime, FileGroupId, Plan, RequestedTime, ServiceKind, Strategy, Work
+from tablekeeper.model import CompletionTime, FileGroupId, FileSlice, Plan, RequestedTime, ServiceKind, Strategy, Work
 from tablekeeper.model.results import Result
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.write.context import WriteContext
@@ -23,6 +23,7 @@ __all__ = [
     "Draft",
     "LeftOut",
     "PartitionChoice",
+    "PlanningStrategy",
     "Rewritten",
     "Service",
     "ServiceResult",
@@ -81,6 +82,48 @@ class Rewritten:
     replaced: Mapping[str, tuple[str, ...]] | None = None
 
 
+class PlanningStrategy(Protocol):
+    """What the services need of a strategy."""
+
+    @property
+    def name(self) -> str:
+        """How people call the strategy: Java's class name, or the Python path of a class of the user's own."""
+        ...
+
+    @property
+    def class_name(self) -> str:
+        """The class that plans name for their execution."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """What plans record of the strategy's settings."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """What decides about slices and partitions that are passed over for good; equal scopes follow each other."""
+        ...
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the strategy can do with the partitions that were touched; otherwise it is given all."""
+        ...
+
+    @property
+    def ranks_partitions(self) -> bool:
+        """Whether the choice of a partition depends on which others there are, so that all names are needed for it."""
+        ...
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        """Which of these partitions to look into."""
+        ...
+
+    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
+        """What to rewrite of these slices. `planned` file groups belong to other plans."""
+        ...
+
+
 class Service(Protocol):
     """What differs between the kinds of plans. Strategies and settings are inside; the timeline is not touched."""
 
@@ -88,22 +131,8 @@ class Service(Protocol):
     def kind(self) -> ServiceKind: ...
 
     @property
-    def scope(self) -> str:
-        """What decides about slices that are passed over for good; plans of one scope build on each other."""
-        ...
-
-    @property
-    def is_incremental(self) -> bool:
-        """Whether the strategy can do with the partitions that were touched since its last plan."""
-        ...
-
-    @property
-    def ranks_partitions(self) -> bool:
-        """Whether the choice of a partition depends on which others the table has."""
-        ...
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        """Which of these partitions to look into. Pure."""
+    def strategy(self) -> PlanningStrategy:
+        """Which slices are rewritten."""
         ...
 
     def plan(self, snapshot: Snapshot, *, planned: frozenset[FileGroupId]) -> Draft:

@@ -13,15 +13,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.model import FileGroupId, FileSlice
-from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
+from tablekeeper.model import FileGroupId, FileSlice, Strategy
+from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice, PlanningStrategy
 
 __all__ = [
     "OnlyPartitions",
-    "PlanningStrategy",
     "StrategyRegistry",
     "StrategyService",
     "day_of_partition",
@@ -37,68 +36,15 @@ _JAVA = "org.apache.hudi."
 S = TypeVar("S")
 
 
-class PlanningStrategy(Protocol):
-    """What the services need of a strategy."""
-
-    @property
-    def name(self) -> str:
-        """How people call the strategy: Java's class name, or the Python path of a class of the user's own."""
-        ...
-
-    @property
-    def class_name(self) -> str:
-        """The class that plans name for their execution."""
-        ...
-
-    @property
-    def params(self) -> Mapping[str, str]:
-        """What plans record of the strategy's settings."""
-        ...
-
-    @property
-    def scope(self) -> str:
-        """What decides about slices and partitions that are passed over for good; equal scopes follow each other."""
-        ...
-
-    @property
-    def is_incremental(self) -> bool:
-        """Whether the strategy can do with the partitions that were touched; otherwise it is given all."""
-        ...
-
-    @property
-    def ranks_partitions(self) -> bool:
-        """Whether the choice of a partition depends on which others there are, so that all names are needed for it."""
-        ...
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        """Which of these partitions to look into."""
-        ...
-
-    def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
-        """What to rewrite of these slices. `planned` file groups belong to other plans."""
-        ...
-
-
 class StrategyService:
-    """What a service leaves to its strategy."""
+    """What services have in common: they leave the choice to a strategy, which plans name for their execution."""
 
     def __init__(self, strategy: PlanningStrategy) -> None:
-        self._strategy = strategy
+        self.strategy = strategy
 
     @property
-    def scope(self) -> str:
-        return self._strategy.scope
-
-    @property
-    def is_incremental(self) -> bool:
-        return self._strategy.is_incremental
-
-    @property
-    def ranks_partitions(self) -> bool:
-        return self._strategy.ranks_partitions
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        return self._strategy.choose_partitions(partitions)
+    def plan_strategy(self) -> Strategy:
+        return Strategy(self.strategy.class_name, dict(self.strategy.params))
 
 
 class StrategyRegistry(Generic[S]):

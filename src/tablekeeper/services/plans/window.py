@@ -136,11 +136,11 @@ def choose_partitions(
     So it takes of the window what it would take of it in a full listing. Only names are looked at for this: one read of
     the metadata table, or, where there is none, the directories.
     """
-    if window.is_full or not window.partitions or not service.ranks_partitions:
-        return service.choose_partitions(window.partitions)
+    if window.is_full or not window.partitions or not service.strategy.ranks_partitions:
+        return service.strategy.choose_partitions(window.partitions)
     listed = load_partitions(environment.storage, environment.config, timeline, runtime=environment.runtime)
     # Partitions of the window that are gone have no rank: a full listing would not have them either.
-    choice = service.choose_partitions(tuple(sorted(listed)))
+    choice = service.strategy.choose_partitions(tuple(sorted(listed)))
     inside = frozenset(window.partitions)
     return PartitionChoice(
         tuple(each for each in choice.chosen if each in inside),
