@@ -18,7 +18,7 @@ from tablekeeper.record.partition_paths import PartitionField, PartitionSpec
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import MemoryStorage
 from tablekeeper.storage.handle import StorageHandle
-from tablekeeper.txn.attempts import begin_attempt
+from tablekeeper.txn.attempts import take_attempt
 from tablekeeper.write.context import WriteContext
 from tests.support.table_builder import TRIPS
 
@@ -46,7 +46,7 @@ def make_context(*, schema: pa.Schema = TRIPS, **changes: Any) -> WriteContext:
 def begun(context: WriteContext) -> WriteContext:
     """The context of an attempt at the plan `context.instant`, with a heartbeat that lasts as long as its file."""
     storage, instant = context.store.storage, RequestedTime(context.instant)
-    attempt = begin_attempt(storage, instant, runtime=context.runtime)
+    attempt = take_attempt(storage, instant, runtime=context.runtime)
     storage.put(f".hoodie/.heartbeat/{instant}", attempt.owner.encode())
     return context.for_attempt(attempt, is_plan=True)
 

@@ -22,9 +22,10 @@ from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.storage.scoped import ScopedStorage
 from tablekeeper.txn.cancel_requests import load_cancel_request
-from tablekeeper.txn.heartbeat import load_heartbeat_owner
+from tablekeeper.txn.environment import LockedEnvironment
+from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
 
-__all__ = ["AttemptGuard", "AttemptId", "begin_attempt", "fence_attempts"]
+__all__ = ["AttemptGuard", "AttemptId", "begin_attempt", "fence_attempts", "take_attempt"]
 
 _ROOT = "attempts"
 _NUMBERS = 1 << 31
@@ -61,8 +62,21 @@ class AttemptId:
         return len(parts) == 3 and parts[1] == str(self.number)
 
 
-def begin_attempt(storage: Storage, instant: RequestedTime, *, runtime: Runtime) -> AttemptId:
-    """A new attempt at `instant`; all earlier ones are fenced. The caller holds the table lock."""
+def begin_attempt(held: LockedEnvironment, instant: RequestedTime) -> tuple[AttemptId, Heartbeat]:
+    """A new attempt at `instant` and its heartbeat, which outlives the lock; all earlier attempts are fenced."""
+    attempt = take_attempt(held.storage, instant, runtime=held.runtime)
+    heartbeat = start_heartbeat(
+        attempt.driver_storage(held.unlocked.storage),
+        instant,
+        settings=held.heartbeat_settings,
+        runtime=held.runtime,
+        owner=attempt.owner,
+    )
+    return attempt, heartbeat
+
+
+def take_attempt(storage: Storage, instant: RequestedTime, *, runtime: Runtime) -> AttemptId:
+    """The identity of a new attempt at `instant`, and its scopes; all earlier attempts are fenced."""
     attempt = AttemptId(instant, runtime.ids.number(_NUMBERS), f"{process_name()} {runtime.ids.uuid()}")
     _, _, driver = attempt.driver_scope.rpartition("/")
     _, _, tasks = attempt.task_scope.rpartition("/")

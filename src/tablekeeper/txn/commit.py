@@ -49,7 +49,7 @@ from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
 from tablekeeper.txn.concurrent_commits import ConflictCheck, NoPhantoms, Phantoms, load_touched
 from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment, time_after
-from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.markers import Marker, delete_markers, load_markers
 from tablekeeper.txn.publish import CommitUpdate, Publication
@@ -107,15 +107,7 @@ def begin_write(
         newest, _ = threads.together(lambda: load_newest_time(held.storage, config), held.lease.check)
         requested_at = RequestedTime(time_after(held, newest))
         # The heartbeat comes first: a pending instant without one is taken for dead.
-        attempt = begin_attempt(held.storage, requested_at, runtime=held.runtime)
-        heartbeat = start_heartbeat(
-            # It outlives the lock.
-            attempt.driver_storage(held.unlocked.storage),
-            requested_at,
-            settings=held.heartbeat_settings,
-            runtime=held.runtime,
-            owner=attempt.owner,
-        )
+        attempt, heartbeat = begin_attempt(held, requested_at)
         requested = Instant(requested_at, action, State.REQUESTED)
         inflight = Instant(requested_at, action, State.INFLIGHT)
         try:

@@ -22,7 +22,7 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 from tablekeeper.write.staging import without_deleted
 
-__all__ = ["LOG_VERSION", "encode_data_block", "log_column_ranges", "log_name", "write_log_file"]
+__all__ = ["LOG_VERSION", "encode_data_block", "log_column_ranges", "log_name", "publish_log", "write_log_file"]
 
 LOG_VERSION = 1
 """A write has one log file in a file group, so that its version is always the first."""
@@ -51,16 +51,6 @@ def write_log_file(
 
     Without a slice below it, it is the first file of its group.
     """
-    storage = context.store.storage
-    path = join_path(group.partition, name)
-    create_marker(
-        storage,
-        instant=context.instant,
-        partition=group.partition,
-        file_name=name,
-        kind=MarkerKind.CREATE,
-        scope=context.scope,
-    )
     content = b""
     if rows is not None and rows.num_rows:
         content += encode_data_block(context, rows)
@@ -68,8 +58,7 @@ def write_log_file(
         header = {HeaderKey.INSTANT_TIME: context.instant}
         body = encode_deletes(deletes, partition=group.partition, ordering=None)
         content += encode_block(BlockType.DELETE, header, body)
-    with context.publishing(path):
-        storage.put(path, content, scope=context.scope)
+    path = publish_log(context, group, name, content)
     written = rows.num_rows if rows is not None else 0
     live = without_deleted(rows).num_rows if rows is not None else 0
     inserts = live if file_slice is None else 0
@@ -87,6 +76,22 @@ def write_log_file(
         base_file=file_slice.base.name if file_slice is not None and file_slice.base is not None else "",
     )
     return WrittenFile(stat, log_column_ranges(context, rows))
+
+
+def publish_log(context: WriteContext, group: FileGroupId, name: str, content: bytes) -> str:
+    """Announce a log file of the group and make it visible; its path."""
+    storage, path = context.store.storage, join_path(group.partition, name)
+    create_marker(
+        storage,
+        instant=context.instant,
+        partition=group.partition,
+        file_name=name,
+        kind=MarkerKind.CREATE,
+        scope=context.scope,
+    )
+    with context.publishing(path):
+        storage.put(path, content, scope=context.scope)
+    return path
 
 
 def log_column_ranges(context: WriteContext, rows: pa.Table | None) -> tuple[ColumnRange, ...]:

@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
-from tablekeeper.model import FileSlice, WriteStat, join_path
+from tablekeeper.model import FileSlice, WriteStat
 from tablekeeper.read.log_changes import load_changes
 from tablekeeper.record.merge import Deletes, collapse
-from tablekeeper.txn.markers import MarkerKind, create_marker
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.log_files import LOG_VERSION, encode_data_block, log_column_ranges, log_name
+from tablekeeper.write.log_files import LOG_VERSION, encode_data_block, log_column_ranges, log_name, publish_log
 from tablekeeper.write.results import WrittenFile
 
 __all__ = ["LogCompactionTask", "compact_logs"]
@@ -61,20 +60,9 @@ def compact_logs(task: LogCompactionTask) -> WrittenFile | None:
 def _write(task: LogCompactionTask, changes: Sequence[pa.Table | Deletes], *, instants: tuple[str, ...]) -> WrittenFile:
     context, file_slice, group = task.context, task.file_slice, task.file_slice.group
     name = log_name(context, group, task=task.number)
-    path = join_path(group.partition, name)
-    storage = context.store.storage
     header = {HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(instants)}
     content = b"".join(_block(context, change, partition=group.partition, header=header) for change in changes)
-    create_marker(
-        storage,
-        instant=context.instant,
-        partition=group.partition,
-        file_name=name,
-        kind=MarkerKind.CREATE,
-        scope=context.scope,
-    )
-    with context.publishing(path):
-        storage.put(path, content, scope=context.scope)
+    path = publish_log(context, group, name, content)
     rows = next((change for change in changes if not isinstance(change, Deletes)), None)
     written = rows.num_rows if rows is not None else 0
     stat = WriteStat(

@@ -50,7 +50,7 @@ from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.concurrent_commits import NoPhantoms
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, HeartbeatView, load_heartbeat_owner, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, HeartbeatView, load_heartbeat_owner
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import rollback_approved
@@ -129,15 +129,7 @@ def _pass_guard(
         if is_retry:
             # Much was read since.
             held.lease.check()
-        attempt = begin_attempt(held.storage, instant, runtime=held.runtime)
-        heartbeat = start_heartbeat(
-            # It outlives the lock.
-            attempt.driver_storage(held.unlocked.storage),
-            instant,
-            settings=held.heartbeat_settings,
-            runtime=held.runtime,
-            owner=attempt.owner,
-        )
+        attempt, heartbeat = begin_attempt(held, instant)
         if not is_retry:
             try:
                 current = start_inflight(held.storage, held.config, current)
