@@ -17,7 +17,6 @@ from tablekeeper.txn.conflict import (
     Touched,
     WriteKind,
     find_conflict,
-    has_conflict,
     overlapping_groups,
     pending_kind,
     select_candidates,
@@ -357,13 +356,13 @@ def test_two_writers_that_create_the_same_bucket_conflict_although_their_file_id
 def test_different_buckets_and_the_same_bucket_of_another_partition_do_not_conflict() -> None:
     mine = FileGroupId("p", "00000003-aaaa-0")
     others = [FileGroupId("p", "00000004-aaaa-0"), FileGroupId("q", "00000003-aaaa-0")]
-    assert not has_conflict(own=[mine], other=others, by_bucket=True)
+    assert not overlapping_groups(own=[mine], other=others, by_bucket=True)
 
 
 def test_file_ids_without_a_bucket_number_are_compared_whole() -> None:
     first, second = FileGroupId("p", "0000000a-aaaa-0"), FileGroupId("p", "0000000a-bbbb-0")
-    assert not has_conflict(own=[first], other=[second], by_bucket=True)
-    assert has_conflict(own=[first], other=[first], by_bucket=True)
+    assert not overlapping_groups(own=[first], other=[second], by_bucket=True)
+    assert overlapping_groups(own=[first], other=[first], by_bucket=True)
     assert overlapping_groups(own=[second, first], other=[first, second], by_bucket=True) == (first, second)
 
 

@@ -21,7 +21,6 @@ from tablekeeper.server.engines.parameters import (
     check_settings,
     flink_settings,
     hudi_settings,
-    parse_extra_params,
     parse_resource,
     spark_settings,
 )
@@ -205,12 +204,6 @@ def test_resources_are_read_in_both_dialects(text: str, resource: Resource) -> N
 def test_other_resources_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="4g:4g"):
         parse_resource(text)
-
-
-def test_extra_params_are_pairs() -> None:
-    assert parse_extra_params("a=1, b = x=y;\nc=") == {"a": "1", "b": "x=y", "c": ""}
-    with pytest.raises(InvalidRequestError, match="key=value"):
-        parse_extra_params("--jars evil.jar")
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def the_lock_is_taken_from_whoever_holds_it() -> Patch:
 def live_writers_are_rolled_back() -> Patch:
     def all_of_them(env: Any, timeline: Timeline) -> list[Instant]:
         del env
-        return [i for i in timeline.pending if i.action in rollback._INGESTION]
+        return [i for i in timeline.pending if i.action.is_ingestion]
 
     return _both(
         patch.object(operation, "failed_writes", all_of_them), patch.object(leftovers, "failed_writes", all_of_them)

@@ -51,6 +51,11 @@ class Action(enum.Enum):
         return _COMPLETED_AS.get(self, self)
 
     @property
+    def is_ingestion(self) -> bool:
+        """True for writes of rows; False for services, although what they write completes under the same names."""
+        return self in _DATA_ACTIONS
+
+    @property
     def writes_data(self) -> bool:
         """True for actions whose completion adds, replaces or rewrites rows or files that readers see."""
         return self.completed_as in _DATA_ACTIONS
@@ -89,6 +94,11 @@ class ServiceKind(enum.Enum):
     def of(cls, plan: Action) -> ServiceKind:
         """The service whose plans have this action. `KeyError` if none has."""
         return _PLANNED_BY[plan]
+
+    @classmethod
+    def completing_as(cls, action: Action) -> ServiceKind | None:
+        """The service whose finished plans carry this action, which writes of rows carry too; None if none does."""
+        return _FINISHED_BY.get(action)
 
     @classmethod
     def named(cls, name: str) -> ServiceKind:
@@ -138,6 +148,7 @@ _COMPLETED_AS = {
 }
 _DATA_ACTIONS = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 _PLANNED_BY = {action: kind for kind, action in _ACTIONS.items()}
+_FINISHED_BY = {_COMPLETED_AS[action]: kind for kind, action in _ACTIONS.items()}
 _OPERATED_BY = {operation: kind for kind, operation in _OPERATIONS.items()}
 
 

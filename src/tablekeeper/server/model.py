@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
+from tablekeeper.model import ServiceKind
 
 __all__ = [
     "ACTIVE",
@@ -76,11 +77,17 @@ class ServiceAction(enum.Enum):
         return found
 
     @property
+    def kind(self) -> ServiceKind | None:
+        """The service whose plans it executes; None for those that plan and execute in one go."""
+        return _KINDS.get(self)
+
+    @property
     def has_plan(self) -> bool:
-        """Whether it executes a plan of the timeline; the others plan and execute in one go."""
-        return self in (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION, ServiceAction.CLUSTERING)
+        """Whether it executes a plan of the timeline."""
+        return self in _KINDS
 
 
+_KINDS = {ServiceAction(kind.identifier): kind for kind in ServiceKind}
 _ACTION_NAMES = {
     "compact": ServiceAction.COMPACTION,
     "compaction": ServiceAction.COMPACTION,

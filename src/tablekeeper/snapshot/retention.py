@@ -23,9 +23,6 @@ __all__ = ["READABLE_FROM_KEY", "load_readable_from", "plan_retained", "refuse_c
 READABLE_FROM_KEY = "tablekeeper.clean.readable.from"
 """Key in a clean's extra metadata: the earliest moment whose reads need none of the files that went."""
 
-_HOLDING_BACK = frozenset(
-    {Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT, Action.CLUSTERING, Action.COMPACTION}
-)
 _HOUR_MS = 3_600_000
 _BEGINNING = RequestedTime("00000000000000000")
 
@@ -41,7 +38,7 @@ def plan_retained(
     earliest: Instant | None = None
     if settings.policy is CleanPolicy.COMMITS and len(completed) > settings.commits:
         earliest = completed[len(completed) - settings.commits]
-        pending = next((i for i in timeline.pending if i.action in _HOLDING_BACK), None)
+        pending = next((i for i in timeline.pending if _holds_back(i)), None)
         if pending is not None and earliest.requested_at > pending.requested_at:
             before = [i for i in completed if i.requested_at < pending.requested_at]
             earliest = before[-1] if before else None
@@ -105,6 +102,11 @@ def _load_earliest_moments(
             earliest = _readable_after(metadata)
             if earliest is not None:
                 yield earliest
+
+
+def _holds_back(pending: Instant) -> bool:
+    """A log compaction takes no file away that a reader of an earlier moment needs."""
+    return pending.action.writes_data and pending.action is not Action.LOG_COMPACTION
 
 
 def _readable_after(metadata: CleanMetadata) -> RequestedTime | None:

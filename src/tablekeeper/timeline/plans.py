@@ -84,11 +84,10 @@ def find_plan(timeline: Timeline, instant: RequestedTime) -> tuple[Instant, Serv
             f"there is no plan {instant} on the timeline: it was cancelled or rolled back, or never there. "
             "`Table.plans()` lists the plans there are."
         )
-    kind = found.action.service
-    if kind is None and not found.is_completed:
+    kind = ServiceKind.completing_as(found.action) if found.is_completed else found.action.service
+    if kind is None:
         raise InvalidRequestError(f"{found} is no compaction, log compaction or clustering, and cannot be executed.")
-    completed = {Action.COMMIT: ServiceKind.COMPACTION, Action.REPLACE_COMMIT: ServiceKind.CLUSTERING}
-    return found, kind or completed.get(found.action, ServiceKind.LOG_COMPACTION)
+    return found, kind
 
 
 def load_plan(storage: Storage, config: TableConfig, instant: Instant) -> Plan:

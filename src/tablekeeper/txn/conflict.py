@@ -43,7 +43,6 @@ __all__ = [
     "Touched",
     "WriteKind",
     "find_conflict",
-    "has_conflict",
     "overlapping_groups",
     "pending_kind",
     "select_candidates",
@@ -148,11 +147,6 @@ def overlapping_groups(
     identity = _bucket if by_bucket else _itself
     touched = {identity(group) for group in other}
     return tuple(sorted(group for group in own if identity(group) in touched))
-
-
-def has_conflict(*, own: Iterable[FileGroupId], other: Iterable[FileGroupId], by_bucket: bool) -> bool:
-    """True if both touch a file group, or a bucket, in common."""
-    return bool(overlapping_groups(own=own, other=other, by_bucket=by_bucket))
 
 
 def find_conflict(

@@ -68,7 +68,6 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-_INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Ins
     Table services are not among them.
     """
     policy = environment.concurrency.failed_writes
-    pending = [i for i in timeline.pending if i.action in _INGESTION]
+    pending = [i for i in timeline.pending if i.action.is_ingestion]
     if not pending or policy is FailedWrites.NEVER:
         return []
     if policy is FailedWrites.EAGER:

@@ -277,15 +277,12 @@ def _pictures(table: Table, *, now_ms: int) -> dict[str, Any]:
     instants = table.timeline().instants
     zone = table.config.time_zone
     # A plan is read from the timeline for each of them: not without need.
-    has_plans = any(instant.is_pending and instant.action.value in _EXPLAINED_ACTIONS for instant in instants)
+    has_plans = any(instant.is_pending and instant.action.is_plan for instant in instants)
     return {
         "timeline": draw_timeline(instants, now_ms=now_ms, zone=zone),
         "amplification": draw_amplification(instants, now_ms=now_ms, zone=zone) if table.config.is_mor else None,
         "plans": [plan.to_dict() for plan in table.plans()] if has_plans else [],
     }
-
-
-_EXPLAINED_ACTIONS = frozenset({"compaction", "logcompaction", "clustering"})
 
 
 def _column(

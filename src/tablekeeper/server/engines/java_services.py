@@ -51,7 +51,6 @@ _OLDEST_VERSION = 8
 _WATCH_S = 1.0
 # What Java says where its own guard of a compaction finds somebody else. Its failed ones can go on beating for a while.
 _HELD = "due to heartbeat by concurrent writer"
-_ACTIONS = {ServiceAction.COMPACTION: Action.COMPACTION, ServiceAction.CLUSTERING: Action.CLUSTERING}
 
 
 def execute_in_java(spark: Any, job: Job, tell_plan: Callable[[str], None], *, runtime: Runtime) -> JobReport:
@@ -121,7 +120,7 @@ def _execute_plan(spark: Any, job: Job, environment: TableEnvironment, tell_plan
 def _run_plan(spark: Any, job: Job, environment: TableEnvironment, instant: str) -> str:
     """Let Java execute the plan, unless the timeline says that there is nothing to execute; why it failed, or `""`."""
     plan = _find(environment, instant)
-    if plan is None or plan.is_completed or plan.action is not _ACTIONS[job.action]:
+    if plan is None or plan.is_completed or plan.action.service is not job.action.kind:
         return ""
     arguments = {"path": job.base_path, "op": "execute", "instants": instant, "options": _options(spark)}
     if job.action is ServiceAction.COMPACTION:
@@ -139,7 +138,7 @@ def _judge(environment: TableEnvironment, job: Job, instant: str, failure: str) 
         return _ended(AttemptOutcome.GONE, plan=instant, message=message)
     if plan.is_completed:
         return _ended(AttemptOutcome.COMPLETED, plan=instant, result={"instant": instant, "executed_by": "java"})
-    if plan.action is not _ACTIONS[job.action]:
+    if plan.action.service is not job.action.kind:
         raise InvalidRequestError(f"{plan} is no plan of {job.action.value}")
     if _HELD in failure:
         return _ended(AttemptOutcome.ELSEWHERE, plan=instant, message=failure)
@@ -148,8 +147,8 @@ def _judge(environment: TableEnvironment, job: Job, instant: str, failure: str) 
 
 
 def _waiting_plan(job: Job, environment: TableEnvironment) -> str | None:
-    action = _ACTIONS[job.action]
-    waiting = [each.requested_at.value for each in _timeline(environment).pending if each.action is action]
+    plans = _timeline(environment).pending_plans
+    waiting = [each.requested_at.value for each in plans if each.action.service is job.action.kind]
     return waiting[0] if waiting else None
 
 

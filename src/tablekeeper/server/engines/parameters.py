@@ -14,7 +14,6 @@ __all__ = [
     "check_settings",
     "flink_settings",
     "hudi_settings",
-    "parse_extra_params",
     "parse_resource",
     "spark_settings",
 ]
@@ -41,7 +40,6 @@ _HUDI_REFUSED = re.compile(
     r".*(\.class|\.strategy|\.payload|provider|updates|failed|inline|async|automatic|expiration).*"
 )
 _HUDI_NUMBERS = re.compile(r"hoodie\.clustering\.plan\.strategy\.[a-z.]*(bytes|limit|columns|groups?|partitions)")
-_MAX_PARAMS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +59,6 @@ def parse_resource(text: str) -> Resource:
     if len(parts) != 2 or not all(_MEMORY.fullmatch(part) for part in parts):
         raise InvalidRequestError(f"resource {text[:60]!r}: write driver and executor memory as 4g:4g or spark:4g,4g")
     return Resource(*(part.lower() for part in parts))
-
-
-def parse_extra_params(text: str) -> dict[str, str]:
-    """From `k=v` pairs with commas, semicolons or line breaks between them."""
-    pairs = [pair.strip() for pair in re.split(r"[,;\n]", text) if pair.strip()]
-    if len(pairs) > _MAX_PARAMS:
-        raise InvalidRequestError(f"extra_params: at most {_MAX_PARAMS} settings")
-    found = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise InvalidRequestError(f"extra_params {pair[:60]!r}: write settings as key=value")
-        found[key.strip()] = value.strip()
-    return found
 
 
 def spark_settings(parameters: RunParameters) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from tablekeeper.model import Action, RequestedTime, join_path
 from tablekeeper.services.clean.guard import Taken, take_clean
 from tablekeeper.services.clean.leftovers import roll_back_leftovers
 from tablekeeper.services.clean.plan import BYTES_KEY
-from tablekeeper.services.clean.publish import INGESTION, draft_and_publish, refuse_during_restore
+from tablekeeper.services.clean.publish import draft_and_publish, refuse_during_restore
 from tablekeeper.services.clean.results import CleanResult
 from tablekeeper.snapshot.integrity import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
@@ -180,7 +180,7 @@ class _Worker:
 
 def _remove_partitions(environment: TableEnvironment, timeline: Timeline, partitions: Iterable[str]) -> tuple[str, ...]:
     """Remove partitions in which nothing is left. The caller holds the lock, so that nobody begins to write."""
-    if any(i.action in INGESTION for i in timeline.pending):
+    if any(i.action.is_ingestion for i in timeline.pending):
         return ()
     storage = environment.storage
     removed = []

@@ -25,7 +25,6 @@ from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.savepoints import savepoints_of
 
 __all__ = [
-    "INGESTION",
     "Drafted",
     "Published",
     "draft_and_publish",
@@ -34,7 +33,6 @@ __all__ = [
     "schedule_clean",
 ]
 
-INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 _ATTEMPTS = 3
 _MANY_PARTITIONS = 100
 _HOUR_MS = 3_600_000
@@ -145,7 +143,7 @@ def _after_news(environment: TableEnvironment, drafted: Drafted, timeline: Timel
     plans = [i for i in timeline.pending_plans if i.requested_at not in seen]
     holds = load_holds(environment, savepoints=savepoints, plans=plans)
     # A running writer may be about to write into a partition that looks abandoned.
-    is_written = any(i.action in INGESTION for i in timeline.pending)
+    is_written = any(i.action.is_ingestion for i in timeline.pending)
     draft = drafted.draft.without(holds)
     return draft.keeping(draft.emptied) if is_written else draft
 

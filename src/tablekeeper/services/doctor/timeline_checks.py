@@ -16,7 +16,6 @@ from tablekeeper.txn.late_files import load_late_files
 
 __all__ = ["check_heartbeats", "check_lock", "check_markers", "check_oddities", "check_pending"]
 
-_INGESTION = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 _LONG_HELD_S = 600.0
 _FUTURE_S = 60.0
 
@@ -26,7 +25,7 @@ def check_pending(view: TableView) -> Iterator[Finding]:
     for instant in view.timeline.pending:
         if instant.requested_at in view.lost_completions:
             yield _lost_completion(view, instant)
-        elif instant.action in _INGESTION:
+        elif instant.action.is_ingestion:
             yield _pending_write(view, instant)
         elif instant.action.is_plan or instant.action is Action.CLEAN:
             continue
