@@ -1,4 +1,4 @@
-"""Mends the client of the Table Management Service that Java Hudi ships, in a running Spark session.
+"""Patches the client of the Table Management Service that Java Hudi ships, in a running Spark session.
 
 In every release of Hudi from 0.13 to 1.2.0 that client throws before it sends anything: the setting
 `hoodie.table.service.manager.deploy.extra.params` has no default, and the client evaluates the default even where the
@@ -34,7 +34,7 @@ def enable_service_manager(spark: Any, address: str = "http://localhost:9091") -
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         raise InvalidRequestError(
-            "a classic Spark session is needed, whose driver runs in this process: Spark Connect's has no JVM to mend"
+            "a classic Spark session is needed, whose driver runs in this process: Spark Connect's has no JVM to patch"
         )
     try:
         config = jvm.org.apache.hudi.common.config.HoodieTableServiceManagerConfig

@@ -1,6 +1,6 @@
 """Writers of Java and ours on one table at the same time, in the modes that Java has: what both wrote, both read.
 
-Where a write of ours is interrupted, its files and markers are there and its commit is not: Java acts in between.
+Where one of our writes is interrupted, its files and markers are there and its commit is not: Java acts in between.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Peers:
         return tk.Table(storage, LocalEngine(threads=1), options, runtime=SYSTEM_RUNTIME)
 
     def check(self, *expected: tuple[Any, ...]) -> None:
-        """We and Java read these (id, ts, fare); nothing is left to mend."""
+        """We and Java read these (id, ts, fare); nothing is left to repair."""
         assert rows_of(self.ours.read(), "id", "ts", "fare") == sorted(expected), "tablekeeper"
         assert rows_of(self.java.read(), "id", "ts", "fare") == sorted(expected), "java"
 

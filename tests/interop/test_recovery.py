@@ -42,7 +42,7 @@ def _ours(path: Path) -> tk.Table:
 
 
 def _check(java: JavaTable, path: Path, expected: list[tuple[Any, ...]]) -> None:
-    """All programs read these rows, Java also through a filter that its statistics answer; nothing is left to mend."""
+    """All programs read these rows, Java also through a filter on statistics; nothing is left to repair."""
     assert rows_of(java.read().select(["id", "fare"])) == expected, "java"
     big = rows_of(java.collect(java.scan().where("fare >= 2.0")).select(["id", "fare"]))
     assert big == [row for row in expected if row[1] >= 2.0], "java with a filter"

@@ -1,6 +1,6 @@
 """Java Hudi as a client of the service: it writes, the service compacts, clusters and cleans, and nobody else helps.
 
-Once with the client that Java ships (mended, see `tablekeeper.java`), whose plans Java makes and the service executes;
+Once with the client that Java ships (patched, see `tablekeeper.java`), whose plans Java makes and the service executes;
 once with nothing but Java's commit callback, where the service makes the plans too.
 """
 

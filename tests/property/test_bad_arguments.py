@@ -196,7 +196,7 @@ def new_table(tables: TableBuilder) -> tk.Table:
 
 
 def ours_or_none(call: Callable[[], object]) -> None:
-    """Success, or an error of ours; everything else goes through and fails the test."""
+    """Success, or one of our errors; everything else goes through and fails the test."""
     with suppress(tk.TablekeeperError):
         call()
 

@@ -1,4 +1,4 @@
-"""The doctor: what it finds, what it says, what it mends, and what it leaves alone."""
+"""The doctor: what it finds, what it says, what it repairs, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _kinds(report: tk.DoctorReport) -> list[str]:
     return sorted(finding.kind for finding in report.findings)
 
 
-def _mended(world: World) -> tk.DoctorReport:
-    """Mend, and insist that nothing is left."""
+def _repaired(world: World) -> tk.DoctorReport:
+    """Repair, and insist that nothing is left."""
     report = world.table.doctor(fix=True)
     assert report.is_healthy, report
     assert not report.failed
@@ -96,8 +96,8 @@ def test_a_dead_write_is_rolled_back(world: World) -> None:
     assert _kinds(report) == ["dead-write"]
     assert not report.is_healthy
     assert [str(repair) for repair in report.repairs] == [f"roll back the write {pending}"]
-    assert world.data_files() != files, "looking must not mend"
-    assert [str(repair) for repair in _mended(world).mended] == [f"roll back the write {pending}"]
+    assert world.data_files() != files, "looking must not repair"
+    assert [str(repair) for repair in _repaired(world).repaired] == [f"roll back the write {pending}"]
     assert world.data_files() == files
     assert not world.timeline.pending
 
@@ -110,7 +110,7 @@ def test_a_young_write_without_heartbeat_may_be_javas_and_is_not_touched(world: 
     assert "EAGER" in report.findings[0].meaning
     assert world.timeline.pending
     world.clock.advance(LAPSED_S)
-    _mended(world)
+    _repaired(world)
     assert not world.timeline.pending
 
 
@@ -168,7 +168,7 @@ def test_a_rollback_whose_target_is_gone_as_java_leaves_it_is_finished(world: Wo
     copy.forget()
     world.clock.advance(LAPSED_S)
     assert "half-done-rollback" in _kinds(world.table.doctor())
-    _mended(world)
+    _repaired(world)
     assert not set(done.files) & world.data_files()
     assert world.rows() == ROWS_OF_FIRST
 
@@ -189,7 +189,7 @@ def test_files_that_no_write_owns_are_deleted_once_they_are_old(world: World) ->
     report = world.table.doctor()
     assert [(f.kind, f.severity) for f in report.findings] == [("orphan-files", Severity.ERROR)]
     assert set(report.findings[0].paths) == {stray, log}
-    _mended(world)
+    _repaired(world)
     assert not {stray, log} & world.data_files()
     assert world.rows() == ROWS_OF_FIRST
 
@@ -201,7 +201,7 @@ def test_a_file_of_a_commit_that_does_not_name_it_is_an_orphan(world: World) -> 
     world.storage.put(stray, b"a task that ran twice")
     world.clock.advance(LAPSED_S + 1)
     assert _kinds(world.table.doctor()) == ["orphan-files"]
-    _mended(world)
+    _repaired(world)
     assert world.data_files() == kept
 
 
@@ -220,7 +220,7 @@ def test_markers_and_heartbeats_of_writes_that_are_over_are_removed(world: World
     world.storage.put(f".hoodie/.heartbeat/{commit}", b"")
     world.clock.advance(LAPSED_S)
     assert _kinds(world.table.doctor()) == ["heartbeat-without-instant", "markers-without-write"]
-    _mended(world)
+    _repaired(world)
     assert load_marked_instants(world.storage) == []
     assert not world.table.heartbeats()
 
@@ -241,7 +241,7 @@ def test_leftovers_of_dead_processes_are_removed_after_a_day(make: Callable[...,
     assert world.table.doctor().findings == ()
     world.clock.advance(A_DAY_S)
     assert _kinds(world.table.doctor()) == ["leftovers"]
-    _mended(world)
+    _repaired(world)
     assert not list(world.storage.walk(".hoodie/.tablekeeper/staging"))
     kept = [file.name for file in world.storage.list_files(".hoodie/.tablekeeper")]
     assert [name for name in kept if name.startswith("writer-")], "the options of the table are no leftovers"
@@ -252,7 +252,7 @@ def test_a_change_of_the_properties_that_died_is_finished(world: World) -> None:
     world.storage.put(".hoodie/hoodie.properties.backup", properties)
     world.storage.delete(".hoodie/hoodie.properties")
     assert _kinds(world.table.doctor()) == ["half-done-properties-change"]
-    _mended(world)
+    _repaired(world)
     assert world.storage.stat(".hoodie/hoodie.properties.backup") is None
     assert world.storage.stat(".hoodie/hoodie.properties") is not None
     assert world.rows() == ROWS_OF_FIRST
@@ -269,7 +269,7 @@ def test_a_metadata_table_that_misses_files_is_switched_off(make: Callable[..., 
     report = world.table.doctor()
     assert _kinds(report) == ["stale-metadata-table"]
     assert report.findings[0].severity is Severity.ERROR
-    _mended(world)
+    _repaired(world)
     assert world.rows() == rows
 
 
@@ -277,7 +277,7 @@ def test_a_metadata_table_that_is_gone_is_switched_off(make: Callable[..., World
     world = make(metadata=True)
     world.storage.delete_tree(".hoodie/metadata")
     assert _kinds(world.table.doctor()) == ["stale-metadata-table"]
-    _mended(world)
+    _repaired(world)
     assert not world.table.config.has_metadata_table
 
 
@@ -285,7 +285,7 @@ def test_a_half_done_savepoint_is_removed(world: World) -> None:
     commit = world.timeline.completed_writes[0]
     start_inflight(world.storage, world.table.config, replace(commit, action=Action.SAVEPOINT))
     assert _kinds(world.table.doctor()) == ["half-done-savepoint"]
-    _mended(world)
+    _repaired(world)
     assert not world.timeline.pending
 
 
@@ -374,10 +374,10 @@ def test_the_command_says_what_it_will_mend_and_then_mends_it(path: str) -> None
     tried = _run("doctor", path, "--fix", "--dry-run")
     assert f"delete the markers {stray}" in tried.stdout
     assert _run("doctor", path).exit_code == 1
-    mended = _run("doctor", path, "--fix")
-    assert mended.exit_code == 0, mended.output
-    assert f"delete the markers {stray}" in mended.stdout
-    assert "1 thing mended" in mended.stdout
+    repaired = _run("doctor", path, "--fix")
+    assert repaired.exit_code == 0, repaired.output
+    assert f"delete the markers {stray}" in repaired.stdout
+    assert "1 thing repaired" in repaired.stdout
     assert json.loads(_run("doctor", path, "--json").stdout)["healthy"] is True
 
 

@@ -47,7 +47,7 @@ def test_a_file_that_readers_need_and_that_is_gone_is_named(world: World, *, is_
     report = world.table.doctor(fix=True)
     assert [(finding.kind, finding.paths) for finding in report.findings] == [("lost-files", (path,))]
     assert not report.is_healthy
-    assert not report.mended
+    assert not report.repaired
 
 
 @pytest.mark.parametrize("is_log", [False, True])
@@ -150,7 +150,7 @@ def test_a_restore_that_died_before_its_plan_was_written_is_removed(world: World
     with pytest.raises(ConflictError, match="doctor --fix"):
         world.upsert(trips(("b", "sf", 3, 3.0)))
     assert _kinds(world.table.doctor()) == ["half-done-restore"]
-    assert len(world.table.doctor(fix=True).mended) == 1
+    assert len(world.table.doctor(fix=True).repaired) == 1
     world.upsert(trips(("b", "sf", 3, 3.0)))
     assert world.table.doctor().is_healthy
 

@@ -63,7 +63,7 @@ def test_nothing_is_deleted_beside_a_timeline_that_is(world: World, how: str) ->
         "implausible-timeline"
     ]
     assert not report.repairs
-    assert not report.mended
+    assert not report.repaired
     assert world.data_files() == before
     with pytest.raises(CorruptTableError, match="no instant is there"):
         world.table.read()

@@ -84,7 +84,7 @@ def test_the_doctor_compacts_a_metadata_table_that_has_grown(
         world.upsert(trips(("a", "sf", ts, float(ts))))
     rows = world.rows()
     report = world.table.doctor(fix=True)
-    assert [repair.kind for repair in report.mended] == [RepairKind.COMPACT_METADATA_TABLE]
+    assert [repair.kind for repair in report.repaired] == [RepairKind.COMPACT_METADATA_TABLE]
     assert (report.findings, report.failed) == ((), ())
     assert world.rows() == rows
     world.refuse_stale_metadata_table()

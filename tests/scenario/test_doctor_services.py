@@ -70,11 +70,11 @@ def _repairs(report: tk.DoctorReport) -> list[str]:
 
 
 def _mended(world: World) -> tk.DoctorReport:
-    """Mend, insist that it worked, and that a second time there is nothing to mend."""
+    """Repair, insist that it worked, and that a second time there is nothing to repair."""
     report = world.table.doctor(fix=True)
     assert not report.failed, report
     assert report.is_healthy, report
-    assert not world.table.doctor(fix=True).mended
+    assert not world.table.doctor(fix=True).repaired
     return report
 
 
@@ -139,7 +139,7 @@ def test_a_dead_attempt_is_rolled_back_and_its_immutable_plan_stays(world: World
     assert _kinds(report) == ["stopped-service"]
     assert "the plan can be executed again" in report.findings[0].meaning
     assert _repairs(report) == [f"roll back the attempt at the plan {plan.instant}"]
-    assert world.data_files() > before, "looking must not mend"
+    assert world.data_files() > before, "looking must not repair"
     assert _kinds(_mended(world)) == ["planned-service"]
     assert world.data_files() == before
     found = _find(world, plan)
@@ -258,7 +258,7 @@ def test_a_cancel_request_that_nobody_waits_for_is_removed(world: World, *, is_c
     ("service", "flags"),
     [("compaction", {}), ("log compaction", {"mutable": True}), ("clustering", {"cancellable": True})],
 )
-def test_wherever_an_executor_dies_the_table_is_mended(
+def test_wherever_an_executor_dies_the_table_is_repaired(
     make: Callable[..., World], service: str, flags: dict[str, bool]
 ) -> None:
     world = _fill(make(table_type="mor", metadata=True, options=OPTIONS))
@@ -461,11 +461,11 @@ def test_wherever_the_doctor_dies_another_one_ends_the_work(world: World) -> Non
     done = world.timeline.completed_writes[-1].requested_at
     world.storage.put(f"sf/aaaa-0_0-0-0_{done}.parquet", b"a task that ran twice")
 
-    def mend(table: tk.Table) -> None:
+    def repair(table: tk.Table) -> None:
         clock = table._runtime.clock
         assert isinstance(clock, FakeClock)
         clock.advance(LAPSED_S + 1)
-        assert len(table.doctor(fix=True).mended) == 4
+        assert len(table.doctor(fix=True).repaired) == 4
 
     def check(after: World) -> None:
         after.clock.advance(LAPSED_S + 1)
@@ -475,7 +475,7 @@ def test_wherever_the_doctor_dies_another_one_ends_the_work(world: World) -> Non
         assert after.table.doctor().findings == ()
         assert after.rows() == ROWS
 
-    assert for_every_death(world, mend, check) > 15
+    assert for_every_death(world, repair, check) > 15
 
 
 def test_the_command_names_the_plans_that_it_will_deal_with_before_it_does(world: World) -> None:
@@ -488,8 +488,8 @@ def test_the_command_names_the_plans_that_it_will_deal_with_before_it_does(world
     assert "tablekeeper clean PATH" in looked.stdout
     assert f"take off the timeline the plan {plan.instant}" in _run("doctor", path, "--fix", "--dry-run").stdout
     assert _find(world, plan) is not None
-    mended = _run("doctor", path, "--fix")
-    assert mended.exit_code == 0, mended.output
+    repaired = _run("doctor", path, "--fix")
+    assert repaired.exit_code == 0, repaired.output
     assert _find(world, plan) is None
 
 

@@ -1,4 +1,4 @@
-"""Plans for the metadata table that a writer of Java's made and left to a service: dropped, and compacted instead."""
+"""Plans for the metadata table that a Java writer made and left to a service: dropped, and compacted instead."""
 
 from __future__ import annotations
 

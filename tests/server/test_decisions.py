@@ -360,7 +360,7 @@ def test_alarms_fire_by_rule_and_subject() -> None:
             replace(an_operation(status=Status.FAILED), operation_id=6),
         ),
         {7: TABLE.name},
-        mended=frozenset({6}),
+        recovered=frozenset({6}),
         quarantined=(replace(TABLE, quarantine="unreadable"),),
         depths=(QueueDepth("q", Status.PENDING, BACKLOG), QueueDepth("r", Status.PENDING, BACKLOG - 1)),
         instances=(

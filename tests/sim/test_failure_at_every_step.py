@@ -84,7 +84,7 @@ class World:
     ) -> tuple[tk.Table, StepStorage, Runtime]:
         runtime = one_thread_runtime(self.clock, process=process or next(self._processes))
         storage = StepStorage(self._open(runtime), point)
-        # Java's table has indexes that nobody keeps here: a write of ours needs the consent to drop them.
+        # Java's table has indexes that nobody keeps here: one of our writes needs the consent to drop them.
         options = Options({"tablekeeper.metadata.index.drop": "true"}).merged_over(load_writer_options(self.storage))
         return tk.Table(storage, LocalEngine(threads=1, runtime=runtime), options, runtime=runtime), storage, runtime
 
@@ -313,10 +313,10 @@ def check_step(case: Case, world: World, point: FaultPoint, expected: Expected) 
     assert world.rows() == final
     assert_tidy(world)
     if litter(world):
-        mended = world.table.doctor(fix=True)
-        assert mended.failed == ()
-        assert mended.is_healthy
-        assert mended.repairs == ()
+        repaired = world.table.doctor(fix=True)
+        assert repaired.failed == ()
+        assert repaired.is_healthy
+        assert repaired.repairs == ()
         assert litter(world) == []
         assert world.rows() == final
 

@@ -8,7 +8,7 @@ process can die before or after it. Whatever happens
 - a writer succeeds at once, on the same file groups too unless a firm clustering keeps them;
 - once the heartbeats of the dead have lapsed, a clean and the next executor leave nothing pending: a firm plan is
   completed, one that may go is completed or gone, and what was reported as done is done;
-- no data file is left over, a metadata table lists what is there, and the doctor is content once it has mended.
+- no data file is left over, a metadata table lists what is there, and the doctor is content once it has repaired.
 """
 
 from __future__ import annotations
@@ -320,4 +320,4 @@ def assert_whole(world: World, rows: list[tuple[Any, ...]]) -> None:
     assert report.failed == ()
     assert report.is_healthy, report
     assert report.repairs == ()
-    assert not report.mended or world.rows() == rows
+    assert not report.repaired or world.rows() == rows

@@ -105,7 +105,7 @@ def _without_lock(module: Any, function: str) -> Patch:
     return patch.object(module, function, unlocked)
 
 
-# ---- what "a process that sleeps" was mended by, taken back
+# ---- parts of fencing, removed
 
 
 @bug("takeover", OBJECTS, repeats_tasks=True)

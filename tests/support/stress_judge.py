@@ -8,7 +8,7 @@
 - no write ever lost to a plan that is cancellable, and each table service succeeded at least once;
 - when all heartbeats have lapsed, a clean leaves no plan that is older than its limit; plans that stay are executed
   by the next process; then nothing is pending, and no data file is left over;
-- the doctor mends what litter there is, and finds nothing more.
+- the doctor repairs what litter there is, and finds nothing more.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def _leftovers(plan: StressPlan) -> list[str]:
 
 
 def _findings(plan: StressPlan) -> list[str]:
-    """What the doctor could not mend."""
+    """What the doctor could not repair."""
     report = open_table(plan, runtime=Runtime(clock=_LaterClock())).doctor(fix=True)
     faults = [f"the doctor could not {repair}: {reason}" for repair, reason in report.failed]
     left = [f for f in report.findings if f.repair is not None or f.severity is not Severity.INFO]

@@ -29,7 +29,7 @@ doctor_commands = typer.Typer()
 def doctor(
     call: TableCall,
     *,
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what is safe to mend, after saying what that is.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe to repair, and list it first.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="With --fix: also delete more data files than a few, or a tenth of the table.")
     ] = False,
@@ -43,13 +43,13 @@ def doctor(
         _show(report)
     if fix and report.repairs:
         if not call.as_json:
-            _show_repairs(report, "would be mended" if dry_run else "to be mended")
+            _show_repairs(report, "would be repaired" if dry_run else "to be repaired")
         if not dry_run:
             report = table.doctor(fix=True, yes=yes, deep=deep)
             if not call.as_json:
                 _show_outcome(report)
     elif report.repairs and not call.as_json:
-        _print(f"{_count(len(report.repairs), 'thing')} can be mended: run again with --fix, or --fix --dry-run first.")
+        _print(f"{_count(len(report.repairs), 'thing')} can be repaired: run with --fix, or --fix --dry-run first.")
     if call.as_json:
         typer.echo(json_document(report.to_dict()))
     if not report.is_healthy:
@@ -109,9 +109,9 @@ def _show_repairs(report: DoctorReport, title: str) -> None:
 
 
 def _show_outcome(report: DoctorReport) -> None:
-    _print(f"{_count(len(report.mended), 'thing')} mended.")
+    _print(f"{_count(len(report.repaired), 'thing')} repaired.")
     for repair, reason in report.failed:
-        _print(f"  not mended: {repair}: {reason}", style="red")
+        _print(f"  not repaired: {repair}: {reason}", style="red")
     if not report.is_healthy:
         _print("What is left:")
         _show(report)

@@ -361,5 +361,5 @@ _IDLE_NAMES = frozenset(name for names in IDLE.values() for name in names)
 
 
 def is_idle(name: str) -> bool:
-    """Whether a setting of Java's has no meaning here."""
+    """Whether a Java setting has no meaning here."""
     return name in _IDLE_NAMES or name.startswith(tuple(IDLE_FAMILIES))

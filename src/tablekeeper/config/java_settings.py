@@ -51,7 +51,7 @@ _ALWAYS = {
 def java_settings(
     config: TableConfig, options: Mapping[str, str], *, locks: LockSettings, on_object_store: bool
 ) -> dict[str, str]:
-    """All settings of Java's write client. `options` are those of the table, policy and request."""
+    """All settings of the Java write client. `options` are those of the table, policy and request."""
     mode = _NON_BLOCKING if options.get(_MODE, "").upper() == _NON_BLOCKING else "OPTIMISTIC_CONCURRENCY_CONTROL"
     indexes = {
         f"hoodie.metadata.index.{name}.enable": str(partition in config.metadata_partitions).lower()

@@ -115,7 +115,7 @@ OPTIONS: Mapping[str, Setting] = {
 class Options:
     """The options of one table handle: what the caller gave, checked, over the defaults.
 
-    `claims` are the settings among them that say what the table is, `idle` names those of Java's that have no meaning
+    `claims` are the settings among them that say what the table is, `idle` names the Java settings that have no meaning
     here. Neither outlives `merged_over`: who opens a table looks at them.
     """
 
@@ -166,7 +166,7 @@ class Options:
 
 
 def is_known_option(name: object) -> bool:
-    """Whether it is an option, or a setting of Java's that is understood."""
+    """Whether it is an option, or a Java setting that is understood."""
     return isinstance(name, str) and (
         name in OPTIONS or name in RENAMED or name in CLAIMS or name in REFUSED or is_idle(name)
     )

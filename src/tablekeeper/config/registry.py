@@ -22,7 +22,7 @@ __all__ = ["Setting", "Settings", "field_of", "group", "named", "regex", "settin
 
 E = TypeVar("E", bound=enum.Enum)
 
-# A long of Java's; a float beyond it, an infinity or not-a-number is nobody's setting.
+# A Java long; a float beyond it, an infinity or not-a-number is nobody's setting.
 _LARGEST = 2**63 - 1
 
 

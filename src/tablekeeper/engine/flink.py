@@ -117,7 +117,7 @@ class FlinkEngine:
 
 
 class _Answers(FlatMapFunction):  # type: ignore[misc]
-    """What `work` gives for an item. An error of ours is an answer too: Flink would hide its type."""
+    """What `work` gives for an item. One of our errors is an answer too: Flink would hide its type."""
 
     def __init__(self, work: Callable[[int, Any], Any]) -> None:
         self._work = work

@@ -280,7 +280,7 @@ def _literal_path(uri: str) -> str:
 
 
 def _answer(number: int, work: Callable[[], Any]) -> pa.RecordBatch:
-    """What `work` gives. An error of ours is an answer too: Spark would repeat the task, and hide the error's type."""
+    """What `work` gives. One of our errors is an answer too: Spark would repeat the task, and hide the error's type."""
     try:
         result = work()
     except TablekeeperError as error:

@@ -1,4 +1,4 @@
-"""Errors of ours that are raised in a Spark worker, brought back whole where we wait for the job.
+"""Our errors that are raised in a Spark worker, brought back whole where we wait for the job.
 
 Spark hands over nothing but the text of a worker's exception. So an error that must survive the way gets a line with
 its type and fields as JSON, and the driver looks for that line. JSON and not a pickle: the text also holds
@@ -23,7 +23,7 @@ _MARK = "tablekeeper error: "
 
 @contextmanager
 def signed_errors() -> Iterator[None]:
-    """In a worker: an error of ours leaves the block with a line that `our_errors` understands."""
+    """In a worker: one of our errors leaves the block with a line that `our_errors` understands."""
     try:
         yield
     except TablekeeperError as error:
@@ -35,7 +35,7 @@ def signed_errors() -> Iterator[None]:
 
 @contextmanager
 def our_errors() -> Iterator[None]:
-    """Around a job: an error of ours in one of its workers is raised as itself; what Spark said of it is its cause."""
+    """Around a job: one of our errors in one of its workers is raised as itself; what Spark said of it is its cause."""
     try:
         yield
     except PythonException as failure:

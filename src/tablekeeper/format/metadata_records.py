@@ -276,7 +276,7 @@ def metadata_file_group_index(key: str, *, groups: int) -> int:
     values: Sequence[int] = key.encode() if units is None else memoryview(units).cast("H")
     value: int = sum(map(operator.mul, values, _hash_powers(len(values)))) & 0xFFFFFFFF
     signed = value - (1 << 32) if value >> 31 else value
-    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs mends that.
+    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs corrects that.
     return abs(signed) % groups
 
 

@@ -129,7 +129,7 @@ def record_index_file_id(number: int) -> str:
 
 def record_index_shards(keys: pa.Array, *, shards: int) -> npt.NDArray[np.int64]:
     """The number of the shard that each key belongs to."""
-    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs mends that. In 64
+    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs corrects that. In 64
     # bits there is no such int.
     return np.asarray(np.abs(java_string_hash(keys).astype(np.int64)) % shards)
 

@@ -54,7 +54,7 @@ def plan_retained(
 def refuse_cleaned_moment(storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime) -> None:
     """Raise `InvalidRequestError` if files that a reader saw at `as_of` may have been cleaned.
 
-    A clean of Java's by file versions does not say how far back it reached, and is not checked. Savepointed commits
+    A clean by Java by file versions does not say how far back it reached, and is not checked. Savepointed commits
     keep their files whatever their age.
     """
     if _is_savepointed(timeline, as_of):

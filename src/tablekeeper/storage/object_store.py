@@ -5,7 +5,7 @@ the e-tag (the generation on Google's store).
 
 **Lost answers.** A conditional put may be executed although its answer never comes; the next try is then refused by
 our own object. Each conditional put therefore carries a random mark in the object's user metadata, and after any doubt
-the mark that is found decides who has won. What cannot be told is a write of ours that landed and was replaced by
+the mark that is found decides who has won. What cannot be told is one of our writes that landed and was replaced by
 someone else before we looked: it counts as refused.
 
 **Equal contents.** S3's e-tag is a function of the contents, so that replacing bytes by the same bytes keeps the

@@ -181,7 +181,7 @@ class ServiceLoop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for a running round, and raise what ended the loop if that was no error of ours."""
+        """Wait for a running round, and raise what ended the loop if that was none of our errors."""
         if self._periodic is not None:
             self._periodic.stop()
             if self._periodic.failure is not None and kind is None:

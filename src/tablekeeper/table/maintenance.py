@@ -361,8 +361,8 @@ class Maintenance(TableHandle):
     def compact_metadata_table(self, *, takes_over: bool = False) -> MetadataCompaction:
         """Compact the metadata table, if anything was committed since the last time, and delete its old files.
 
-        Cleans and archives do that too, now and then. `takes_over` drops plans that a writer of Java's made for it and
-        left to a service, and is for tables that no writer of Java's is writing: it may be reading such a plan, and its
+        Cleans and archives do that too, now and then. `takes_over` drops plans that a Java writer made for it and
+        left to a service, and is for tables that no Java writer is writing: it may be reading such a plan, and its
         write would fail. Without it they stay, and nothing is compacted while they do.
         """
         checked_flags(takes_over=takes_over)

@@ -26,7 +26,7 @@ __all__ = ["ReadOptions", "WriteOptions", "catalog_options"]
 
 _STORAGE = "storage."
 _CATALOG_OPTION = "option."
-# What only the catalog gives: no option of ours is called so.
+# What only the catalog gives: none of our options is called so.
 _CATALOG_MARK = "provider"
 _SECRET = ("secret", "token", "password", "key", "credential", "sas")
 _READ = ("path", "columns", "where", "as_of", "since", "until", "mode", "meta_columns", "parallelism", "push_filters")
@@ -139,7 +139,7 @@ def catalog_options(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _sorted(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Options of ours, Hudi's settings and the store's."""
+    """Our options, Hudi's settings and the store's."""
     known: dict[str, str] = {}
     settings: dict[str, str] = {}
     storage: dict[str, str] = {}

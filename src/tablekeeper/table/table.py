@@ -18,7 +18,7 @@ from tablekeeper.read.query import Query, load_query_snapshot, read_rows, shown_
 from tablekeeper.record.predicate import Predicate, parse_predicate
 from tablekeeper.runtime import SYSTEM_RUNTIME, Runtime
 from tablekeeper.services.clean import finish_cleans
-from tablekeeper.services.doctor import DoctorReport, DoctorSettings, Remedies, examine_table, mend_table
+from tablekeeper.services.doctor import DoctorReport, DoctorSettings, Remedies, examine_table, repair_table
 from tablekeeper.services.recovery.rollback import RollbackResult, execute_rollback
 from tablekeeper.services.recovery.savepoint import (
     RestoreResult,
@@ -390,7 +390,7 @@ class Table(Maintenance):
     ) -> DoctorReport:
         """Look the table over: dead writes and plans, stray files, a stale metadata table, locks that do not protect.
 
-        `fix` mends what is safe to mend; without it `report.repairs` says what that would be. Stray data files are
+        `fix` repairs what is safe to repair; without it `report.repairs` says what that would be. Stray data files are
         deleted only if they are older than `safe_age_s`, and more than a few of them, or a tenth of the table, only
         with `yes`. `deep` also reads every base file that readers see, with the checksums of its pages.
         """
@@ -402,7 +402,7 @@ class Table(Maintenance):
         if not fix or not report.repairs:
             return report
         remedies = Remedies(finish_cleans=finish_cleans, execute_rollback=execute_rollback)
-        return mend_table(self._load_environment(), report, settings, remedies)
+        return repair_table(self._load_environment(), report, settings, remedies)
 
     def lock_holder(self) -> LockHolder | None:
         """Who holds the table lock now, None if it is free."""

@@ -1,7 +1,7 @@
 """Options that a table was created with, kept beside it for later writers.
 
 Hudi stores nothing about the index in a table's properties; a writer that guessed wrong would make duplicate
-rows. What `Table.create` was given is therefore kept in a folder of ours that Java ignores.
+rows. What `Table.create` was given is therefore kept in a folder of our own that Java ignores.
 
 Of several who make a table at the same time, the properties file of one becomes the table. Each keeps its options in a
 file of its own, named after its content, and the properties name the file that counts; in tables of older releases,

@@ -2,7 +2,7 @@
 
 A change replaces the file at one stroke and on condition that it is still the one that was read: a process that lost
 the table lock in its sleep changes nothing, and no reader finds the file missing. Java takes the file away meanwhile
-and keeps a backup beside it. Readers fall back to that, and what a process of Java's left half done is finished.
+and keeps a backup beside it. Readers fall back to that, and what a Java process left half done is finished.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def change_properties(storage: Storage, changes: Mapping[str, str | None]) -> Ta
 
 
 def _recover(storage: Storage) -> None:
-    """Finish or undo a change that a process of Java's left half done."""
+    """Finish or undo a change that a Java process left half done."""
     backup = _load_or_none(storage, _BACKUP_FILE)
     if backup is None:
         return

@@ -98,7 +98,7 @@ class HeartbeatView:
 
 
 class Heartbeat:
-    """The heartbeat of one write of ours. Leaving the `with` block stops it."""
+    """The heartbeat of one of our writes. Leaving the `with` block stops it."""
 
     def __init__(
         self,

@@ -123,7 +123,7 @@ def withdraw_write(environment: TableEnvironment, write: OpenWrite, cause: BaseE
 
 
 def _discard_late_files(environment: TableEnvironment, target: Instant, files: list[str]) -> None:
-    """Delete what a write of ours wrote after others had taken it for dead and rolled it back.
+    """Delete what one of our writes wrote after others had taken it for dead and rolled it back.
 
     Left alone, its rows would come back once the timeline has been archived past the instant.
     """
@@ -231,7 +231,7 @@ def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -
     not even their plans were written.
 
     Until the commit is hidden a rollback does not let go of the lock. One that stays behind would be executed by the
-    next writer of Java's, whatever has been built on the commit by then.
+    next Java writer, whatever has been built on the commit by then.
     """
     for rollback in timeline.pending_rollbacks:
         if _is_idle(environment, timeline, rollback):

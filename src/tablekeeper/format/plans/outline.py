@@ -1,7 +1,7 @@
 """What a plan of compaction, log compaction or clustering says beside its file groups, read without decoding those.
 
 The next plan needs the partitions that the last one left out, and nothing of the tens of thousands of file groups that
-it may hold. Large plans of ours carry their outline in the header of the file as well; of all others it is decoded by
+it may hold. Our large plans carry their outline in the header of the file as well; of all others it is decoded by
 stepping over the groups.
 """
 

@@ -74,7 +74,7 @@ _BY_KIND: tuple[tuple[type[TablekeeperError], Refusal], ...] = (
 
 
 def refusal_of(error: TablekeeperError) -> Refusal:
-    """The refusal that fits an error of ours; `INTERNAL` for one that no caller is to blame for."""
+    """The refusal that fits one of our errors; `INTERNAL` for one that no caller is to blame for."""
     if isinstance(error, RefusedCallError):
         return error.refusal
     return next((refusal for kind, refusal in _BY_KIND if isinstance(error, kind)), Refusal.INTERNAL)

@@ -33,14 +33,14 @@ class Firing:
 class World:
     """What the rules look at: a bounded number of operations that failed, are quarantined, wait or run.
 
-    `names` are those of tables by number. `mended` are failed operations after which another of the same table and
+    `names` are those of tables by number. `recovered` are failed operations after which another of the same table and
     action has completed.
     """
 
     now_ms: int
     operations: tuple[Operation, ...]
     names: Mapping[int, str]
-    mended: frozenset[int] = frozenset()
+    recovered: frozenset[int] = frozenset()
     quarantined: tuple[ManagedTable, ...] = ()
     depths: tuple[QueueDepth, ...] = ()
     instances: tuple[Instance, ...] = ()
@@ -74,7 +74,7 @@ def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterabl
     what = f"{operation.action.value} {operation.instant} of {name}"
     subject = (operation.table_id, operation.operation_id)
     match operation.status:
-        case Status.FAILED if operation.operation_id not in world.mended:
+        case Status.FAILED if operation.operation_id not in world.recovered:
             text = f"{what} failed after {operation.run_times} attempts: {operation.note}"
             yield Firing(f"failed:{operation.operation_id}", "failed", text, *subject)
         case Status.QUARANTINED:

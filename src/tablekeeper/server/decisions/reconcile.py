@@ -1,6 +1,6 @@
 """What the timeline says about operations that the service remembers. Pure.
 
-The three ways in which the two can come apart, and what mends them:
+The three ways in which the two can come apart, and what repairs them:
 1. The plan is on the timeline, the request was lost: `plan_due` submits every plan that waits.
 2. The request came, but the plan is not on the timeline (yet): the operation is cancelled, and revived once it is.
 3. The plan was rolled back after the request: the operation is cancelled.

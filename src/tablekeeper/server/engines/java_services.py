@@ -153,7 +153,7 @@ def _waiting_plan(job: Job, environment: TableEnvironment) -> str | None:
 
 
 def _schedule(spark: Any, job: Job, environment: TableEnvironment) -> str | None:
-    """A plan of Java's making; None if it found nothing to do."""
+    """A plan made by Java; None if it found nothing to do."""
     arguments: dict[str, str | int] = {"path": job.base_path, "op": "schedule", "options": _options(spark)}
     name = "run_compaction" if job.action is ServiceAction.COMPACTION else "run_clustering"
     if job.action is ServiceAction.CLUSTERING and job.planning.get("order_by"):
@@ -208,7 +208,7 @@ def _call(spark: Any, statement: str) -> str:
     try:
         for row in spark.sql(statement).collect():
             _LOG.info("%s", row.asDict())
-    except Exception as error:  # noqa: BLE001 (any failure of Java's: it is told, and the timeline decides)
+    except Exception as error:  # noqa: BLE001 (any failure in Java: it is reported, and the timeline decides)
         _LOG.exception("Java failed")
         return f"Java: {error}"
     return ""

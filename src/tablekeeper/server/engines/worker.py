@@ -39,7 +39,7 @@ _MAX_MESSAGE = 1000
 
 
 def execute_job(table: Table, job: Job, tell_plan: Callable[[str], None]) -> JobReport:
-    """Do it. `tell_plan` hears of the plan as soon as there is one. Errors of ours become outcomes."""
+    """Do it. `tell_plan` hears of the plan as soon as there is one. Our errors become outcomes."""
     try:
         with span(job.action.value, parent=job.trace, operation=job.operation_id, attempt=job.number):
             return _execute(table, job, tell_plan)

@@ -120,7 +120,7 @@ class AlarmLoop:
             now_ms=store.now_ms(),
             operations=tuple(operations),
             names={each.table_id: self._name(each.table_id) for each in operations},
-            mended=frozenset(each.operation_id for each in operations if self._is_mended(each)),
+            recovered=frozenset(each.operation_id for each in operations if self._is_recovered(each)),
             quarantined=tuple(self._load_quarantined()),
             depths=tuple(store.queue_depths()),
             instances=tuple(store.list_instances()),
@@ -145,7 +145,7 @@ class AlarmLoop:
                 return f"table {table_id}"
         return self._names[table_id]
 
-    def _is_mended(self, operation: Operation) -> bool:
+    def _is_recovered(self, operation: Operation) -> bool:
         """Whether the same service has worked on the same table since this operation failed."""
         if operation.status is not Status.FAILED:
             return False
@@ -164,6 +164,6 @@ class AlarmLoop:
             operation = self._context.store.load_operation(alarm.operation_id)
         except UnknownRecordError:
             return False
-        mended = frozenset({operation.operation_id} if self._is_mended(operation) else ())
-        world = World(self._context.store.now_ms(), (operation,), {}, mended)
+        recovered = frozenset({operation.operation_id} if self._is_recovered(operation) else ())
+        world = World(self._context.store.now_ms(), (operation,), {}, recovered)
         return any(each.key == alarm.key for each in plan_alarms(world, self._context.settings.timing))

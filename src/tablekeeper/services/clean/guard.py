@@ -49,7 +49,7 @@ def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | N
         _refuse_held(held, clean)
         requested = Instant(clean, Action.CLEAN, State.REQUESTED)
         content = load_content(held.storage, held.config, requested)
-        # Some stores of Java's show a file before its contents. Nothing was deleted without a plan.
+        # Some Java stores show a file before its contents. Nothing was deleted without a plan.
         if not content or _is_outdated(timeline, current):
             inflight = Instant(clean, Action.CLEAN, State.INFLIGHT)
             held.lease.check()

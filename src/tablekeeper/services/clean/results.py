@@ -14,7 +14,7 @@ __all__ = ["CleanResult"]
 class CleanResult(Result):
     """A clean that completed.
 
-    `bytes` is None for a plan of Java's, which does not say. `finished_before` are cleans that others had left
+    `bytes` is None for a Java plan, which does not say. `finished_before` are cleans that others had left
     unfinished and that were executed first; `rolled_back` are writes that had died. `notes` tell what became of the
     metadata table's own compaction.
     """

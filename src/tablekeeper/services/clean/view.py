@@ -72,7 +72,7 @@ class LastClean:
 
     @property
     def planned_on(self) -> CompletionTime:
-        """What completed later, the clean has not seen. A clean of Java's says no better time than its own."""
+        """What completed later, the clean has not seen. A clean by Java says no better time than its own."""
         text = self.metadata.extra_metadata.get(PLANNED_ON_KEY, "")
         return CompletionTime(text if text.isascii() and text.isdigit() else self.instant.requested_at.value)
 

@@ -1,4 +1,4 @@
-"""Looking a table over, and mending what can be mended without asking anybody.
+"""Examining a table, and making the repairs that need nobody's consent.
 
 A repair that fails does not keep the others from being tried.
 """
@@ -21,7 +21,7 @@ from tablekeeper.services.doctor.file_checks import check_data_files, check_left
 from tablekeeper.services.doctor.growth_checks import check_metadata_growth, check_old_versions, check_timeline_length
 from tablekeeper.services.doctor.plan_checks import check_cancel_requests, check_cleans, check_plans
 from tablekeeper.services.doctor.presence_checks import check_presence
-from tablekeeper.services.doctor.repairs import Remedies, mend
+from tablekeeper.services.doctor.repairs import Remedies, execute_repair
 from tablekeeper.services.doctor.report import DoctorReport, Finding, Repair
 from tablekeeper.services.doctor.timeline_checks import (
     check_heartbeats,
@@ -34,7 +34,7 @@ from tablekeeper.services.doctor.view import DoctorSettings, TableView, load_dat
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 
-__all__ = ["examine_table", "mend_table"]
+__all__ = ["examine_table", "repair_table"]
 
 _SMALL_SHARE = 0.1
 _FEW_FILES = 10
@@ -72,11 +72,11 @@ def examine_table(environment: TableEnvironment, settings: DoctorSettings) -> Do
     return DoctorReport(environment.storage.spec.uri, tuple(findings))
 
 
-def mend_table(
+def repair_table(
     environment: TableEnvironment, report: DoctorReport, settings: DoctorSettings, remedies: Remedies
 ) -> DoctorReport:
     """Execute the repairs of `report`, and look the table over again."""
-    mended: list[Repair] = []
+    repaired: list[Repair] = []
     failed: list[tuple[Repair, str]] = []
     refusal = None if settings.deletes_many else _too_much(environment, report)
     for repair in report.repairs:
@@ -84,14 +84,14 @@ def mend_table(
             failed.append((repair, refusal))
             continue
         try:
-            mend(environment, repair, settings, remedies)
+            execute_repair(environment, repair, settings, remedies)
         except TablekeeperError as error:
             failed.append((repair, str(error)))
         else:
-            mended.append(repair)
+            repaired.append(repair)
     now = replace(environment, config=load_table_config(environment.storage))
     left = examine_table(now, settings)
-    return DoctorReport(left.path, left.findings, tuple(mended), tuple(failed))
+    return DoctorReport(left.path, left.findings, tuple(repaired), tuple(failed))
 
 
 def _too_much(environment: TableEnvironment, report: DoctorReport) -> str | None:

@@ -55,7 +55,7 @@ def check_timeline_is_there(view: TableView) -> Iterator[Finding]:
             f"{len(strange)} data files are there, and no completed write: the timeline was lost, or hoodie.properties "
             "names another directory than the writers used. Readers see no rows, or fail.",
             "Bring the directory back from a backup, or correct the path of the timeline in the properties. "
-            "Do not write to the table before, and delete nothing: nothing is mended until then.",
+            "Do not write to the table before, and delete nothing: nothing is repaired until then.",
             paths=tuple(strange),
         )
 
@@ -90,15 +90,15 @@ def without_unsafe_repairs(view: TableView, findings: Iterable[Finding]) -> Iter
             yield finding
         elif is_lost or is_linked:
             why = "the timeline is implausible" if is_lost else f"{_HOODIE} is a symbolic link"
-            yield replace(finding, repair=None, advice=f"{finding.advice} Nothing is mended here, because {why}.")
+            yield replace(finding, repair=None, advice=f"{finding.advice} Nothing is repaired here, because {why}.")
         elif repair.kind is RepairKind.DELETE_MARKERS and find_linked(spec, repair.paths):
             yield replace(finding, repair=None, advice=f"{finding.advice} Some lie behind a symbolic link.")
         elif repair.kind in (RepairKind.DELETE_FILES, RepairKind.DELETE_LEFTOVERS) and repair.paths:
             linked = find_linked(spec, repair.paths)
             kept = tuple(path for path in repair.paths if path not in linked)
             advice = f"{finding.advice} {len(linked)} of them lie behind a symbolic link and are left alone."
-            mended = replace(repair, paths=kept) if kept else None
-            yield replace(finding, repair=mended, advice=advice) if linked else finding
+            repaired = replace(repair, paths=kept) if kept else None
+            yield replace(finding, repair=repaired, advice=advice) if linked else finding
         elif repair.kind in _EXECUTED and is_any_linked():
             advice = f"{finding.advice} A directory of the table is a symbolic link, and what it deletes may lie there."
             yield replace(finding, repair=None, advice=advice)

@@ -78,7 +78,7 @@ def check_metadata_growth(view: TableView) -> Iterator[Finding]:
         f"It has {len(later):,} delta commits {since}: {len(files):,} files, {sum(f.size for f in files):,} bytes. "
         "Reading it gets slower with each write, and nothing that it has not compacted can be archived.",
         "`tablekeeper doctor PATH --fix` compacts it, as every clean and archive does unless something keeps them from "
-        f"it, and any write of Java's. Or do without it: the next write with the option {METADATA_ENABLE}=false "
+        f"it, and any write by Java. Or do without it: the next write with the option {METADATA_ENABLE}=false "
         "switches it off, and Java builds it anew when it needs it.",
         repair=Repair(RepairKind.COMPACT_METADATA_TABLE, METADATA_DIRECTORY),
     )

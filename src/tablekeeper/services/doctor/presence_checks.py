@@ -34,7 +34,7 @@ _MEANINGS = {
 
 
 def check_presence(view: TableView) -> Iterator[Finding]:
-    """Files of committed rows that are gone, or not whole. Nothing is mended: the rows are not here any more."""
+    """Files of committed rows that are gone, or not whole. Nothing is repaired: the rows are not here any more."""
     if view.environment.config.version < 8:
         return
     commits = _load_commits(view)

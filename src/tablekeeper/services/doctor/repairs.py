@@ -1,4 +1,4 @@
-"""Mending, one thing at a time.
+"""How each repair is made.
 
 Every repair looks again under the table lock before it deletes anything, so that what changed since the examination is
 left alone; each can be repeated.
@@ -37,7 +37,7 @@ from tablekeeper.txn.rollback import (
     withdraw_idle_rollbacks,
 )
 
-__all__ = ["Remedies", "mend"]
+__all__ = ["Remedies", "execute_repair"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Remedies:
     execute_rollback: Callable[[TableEnvironment, RequestedTime], object]
 
 
-def mend(environment: TableEnvironment, repair: Repair, settings: DoctorSettings, remedies: Remedies) -> None:
+def execute_repair(environment: TableEnvironment, repair: Repair, settings: DoctorSettings, remedies: Remedies) -> None:
     """Execute one repair; nothing happens if it is not needed any more. Raises what keeps it from being done."""
     match repair.kind:
         case RepairKind.FINISH_CLEAN:

@@ -28,7 +28,7 @@ _RANKS = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
 class RepairKind(enum.Enum):
-    """What can be mended, in the order in which it is done."""
+    """Kinds of repairs, in the order in which they are made."""
 
     FINISH_PROPERTIES = "finish the change of the table's properties"
     FINISH_RESTORE = "finish the restore"
@@ -49,7 +49,7 @@ class RepairKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing to mend: `subject` is the instant or the directory concerned."""
+    """One repair: `subject` is the instant or directory that it concerns."""
 
     kind: RepairKind
     subject: str
@@ -67,7 +67,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was seen. `kind` is a short name for programs; `repair` is None if nothing is mended by itself."""
+    """One thing that was found. `kind` is a short name for programs; `repair` is None if there is no automatic one."""
 
     kind: str
     severity: Severity
@@ -99,11 +99,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """The state of a table. After mending, `findings` are what is left, `mended` and `failed` what was tried."""
+    """The state of a table. After a repair `findings` are what is left, `repaired` and `failed` what was tried."""
 
     path: str
     findings: tuple[Finding, ...]
-    mended: tuple[Repair, ...] = ()
+    repaired: tuple[Repair, ...] = ()
     failed: tuple[tuple[Repair, str], ...] = ()
 
     @property
@@ -113,7 +113,7 @@ class DoctorReport:
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
-        """What mending would do now, in order, each thing once."""
+        """The repairs that can be made now, in order, each once."""
         order = list(RepairKind)
         found = dict.fromkeys(finding.repair for finding in self.findings if finding.repair is not None)
         return tuple(sorted(found, key=lambda repair: (order.index(repair.kind), repair.subject)))
@@ -125,14 +125,14 @@ class DoctorReport:
             "findings": [finding.to_dict() for finding in self.findings],
             "repairs": [str(repair) for repair in self.repairs],
             "deletes": [path for repair in self.repairs if repair.deletes_data for path in repair.paths],
-            "mended": [str(repair) for repair in self.mended],
+            "repaired": [str(repair) for repair in self.repaired],
             "failed": [{"repair": str(repair), "reason": reason} for repair, reason in self.failed],
         }
 
     def __repr__(self) -> str:
         lines = [f"{self.path}: {'healthy' if self.is_healthy else 'needs attention'}"]
         lines += [str(finding) for finding in self.findings]
-        lines += [f"mended   {repair}" for repair in self.mended]
+        lines += [f"repaired   {repair}" for repair in self.repaired]
         lines += [f"failed   {repair}: {reason}" for repair, reason in self.failed]
         if self.repairs:
             lines += ["doctor(fix=True) would", *(f"  {repair}" for repair in self.repairs)]

@@ -18,7 +18,7 @@ _EXECUTOR = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 class LogCompactionStrategy:
     """Slices with many log blocks, or log files, whose logs are worth to be made into one.
 
-    `blocks` counts the log blocks of a slice; a delta commit of ours writes one log file with a block or two, so that
+    `blocks` counts the log blocks of a slice; one of our delta commits writes one log file with a block or two, so that
     log files are counted where nobody looks into them. What is below the threshold grows by being touched only.
     """
 

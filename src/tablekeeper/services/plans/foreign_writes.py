@@ -1,6 +1,6 @@
 """Writers of others, Java's above all, beside whom a plan is scheduled.
 
-A Java writer takes its instant time first, puts it on the timeline, and loads the timeline later. A plan of ours that
+A Java writer takes its instant time first, puts it on the timeline, and loads the timeline later. One of our plans that
 is scheduled and completed in between has a later time than the writer, who finds the new base files nevertheless, and
 may put rows into a small one of them. The file that it writes so has the older time, lies below ours, and its rows are
 never seen. Where the writer loaded before, it may rewrite a base file that the plan merges, with the same end.

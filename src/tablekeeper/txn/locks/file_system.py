@@ -86,7 +86,7 @@ class FileSystemLock(LeasedLock):
 
 
 class _LockFile:
-    """The content of a lock file of ours, and its end."""
+    """The content of one of our lock files, and its end."""
 
     def encode(self, record: LockRecord) -> bytes:
         fields = {"by": _SIGNATURE, **record.owner.to_json(), "validUntil": record.valid_until_ms}
