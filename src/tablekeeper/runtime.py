@@ -44,7 +44,6 @@ __all__ = [
     "SystemIds",
     "Threads",
     "memory_left_bytes",
-    "process_name",
 ]
 
 Pool = Executor
@@ -229,18 +228,6 @@ class Threads:
                     yield future.result()
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """The components that make a run repeatable, handed to everything that needs them."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    ids: Ids = field(default_factory=SystemIds)
-    threads: Threads = field(default_factory=Threads)
-
-
-SYSTEM_RUNTIME = Runtime()
-
-
 FRUGAL_ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
@@ -345,10 +332,23 @@ class LinuxProcesses:
         return None if is_remains else fields[19]
 
 
-def process_name() -> str:
-    """Who this process is, for others to read: host and process id."""
-    me = LinuxProcesses().me()
-    return f"{me.host}:{me.pid}"
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The components that make a run repeatable, handed to everything that needs them."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=SystemIds)
+    threads: Threads = field(default_factory=Threads)
+    processes: Processes = field(default_factory=LinuxProcesses)
+
+    @property
+    def process_name(self) -> str:
+        """Who this process is, for others to read: host and process id."""
+        me = self.processes.me()
+        return f"{me.host}:{me.pid}"
+
+
+SYSTEM_RUNTIME = Runtime()
 
 
 def _exists(pid: int) -> bool:

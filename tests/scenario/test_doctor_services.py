@@ -11,7 +11,7 @@ import tablekeeper as tk
 from tablekeeper.cli.main import app
 from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.runtime import process_name
+from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.services.doctor import Severity
 from tablekeeper.services.plans.cancel import remove_failed_plans
 from tablekeeper.services.plans.schedule import ScheduledPlan
@@ -105,7 +105,7 @@ def test_a_plan_that_waits_is_information_with_its_age_its_size_and_who_schedule
     report = world.table.doctor(fix=True)
     (finding,) = report.findings
     assert (finding.kind, finding.severity) == ("planned-service", Severity.INFO)
-    for part in (f"A {service} (2 file groups", "bytes)", "5 minutes ago", f"by {process_name()}"):
+    for part in (f"A {service} (2 file groups", "bytes)", "5 minutes ago", f"by {SYSTEM_RUNTIME.process_name}"):
         assert part in finding.meaning
     assert {"compaction": "compact", "log compaction": "log-compact", "clustering": "cluster"}[
         service
@@ -123,7 +123,7 @@ def test_a_plan_that_somebody_is_at_work_on_is_left_alone(world: World, service:
     report = world.table.doctor(fix=True)
     (finding,) = report.findings
     assert (finding.kind, finding.severity) == ("running-service", Severity.INFO)
-    assert f"{process_name()} is executing it, last heartbeat" in finding.meaning
+    assert f"{SYSTEM_RUNTIME.process_name} is executing it, last heartbeat" in finding.meaning
     found = _find(world, plan)
     assert found is not None
     assert found.state is State.INFLIGHT
@@ -366,7 +366,7 @@ def test_a_clean_that_somebody_is_at_work_on_or_that_is_young_is_left_alone(worl
     threads.kill()
     report = world.table.doctor(fix=True)
     assert _kinds(report) == ["running-clean"]
-    assert process_name() in report.findings[0].meaning
+    assert SYSTEM_RUNTIME.process_name in report.findings[0].meaning
     clean = next(i for i in world.timeline.pending if i.action is Action.CLEAN)
     world.storage.delete(f".hoodie/.heartbeat/{clean.requested_at}")
     assert _kinds(world.table.doctor(fix=True)) == ["pending-clean"]

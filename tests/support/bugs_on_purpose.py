@@ -158,7 +158,7 @@ def the_last_look_finds_everything_in_order() -> Patch:
     return patch.object(publish, "_stands", _says(True))
 
 
-@bug("sleeping keeper", METADATA)
+@bug("emptied partitions")
 def a_clean_removes_partitions_under_writers() -> Patch:
     return patch.object(clean_execute, "INGESTION", frozenset())
 
@@ -186,7 +186,7 @@ def every_heartbeat_counts_as_over() -> Patch:
     return patch.object(HeartbeatView, "is_active", _says(False))
 
 
-@bug("many executors")
+@bug("begun before")
 def a_mutable_plan_is_executed_again() -> Patch:
     original = load_executable_plan
 
@@ -197,14 +197,14 @@ def a_mutable_plan_is_executed_again() -> Patch:
     return patch.object(execute, "load_executable_plan", load)
 
 
-@bug("many executors")
+@bug("cancelled at work")
 def a_cancelled_plan_is_executed() -> Patch:
     return _both(
         patch.object(execute, "_refuse_cancelled", _nothing), patch.object(AttemptGuard, "check_now", _nothing)
     )
 
 
-@bug("many executors")
+@bug("cancelled at work")
 def a_cancellation_does_not_wait_for_the_executor() -> Patch:
     return patch.object(cancel, "_is_held", _says(False))
 
@@ -278,12 +278,12 @@ def a_commit_does_not_load_the_timeline_again() -> Patch:
     )
 
 
-@bug("meeting")
+@bug("newcomers")
 def phantoms_are_not_looked_for() -> Patch:
     return patch.object(concurrent_commits.ConflictCheck, "refuse_phantoms", _nothing)
 
 
-@bug("meeting", BUCKETS)
+@bug("newcomers", BUCKETS)
 def conflicts_of_buckets_are_passed_over() -> Patch:
     original = conflict.overlapping_groups
     return patch.object(
@@ -407,12 +407,12 @@ def writers_go_on_during_a_restore() -> Patch:
     )
 
 
-@bug("upkeep")
+@bug("old plans")
 def a_clean_passes_over_pending_plans_and_savepoints() -> Patch:
     return patch.object(Holds, "fate_of", _says(None))
 
 
-@bug("upkeep")
+@bug("old plans")
 def an_archive_passes_over_what_is_pending() -> Patch:
     return patch.object(archive_plan, "_pending_bounds", _says(()))
 

@@ -39,6 +39,9 @@ _ROLES = {
 }
 """Who joins the first writer, and how often among the others."""
 
+_ONE_HOST = 0.25
+"""How often all processes are on one host."""
+
 _PAUSES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 30.0, 400.0)
 _SLEEPS_S = (90.0, 400.0, 400.0, 1_500.0)
 _MOST_OF_SORT = {"timeline": 3, "lock": 4, "heartbeat": 3, "metadata table": 8, "deleting": 4, "publishing": 4}
@@ -56,8 +59,15 @@ def draw_history(seed: int | str, *, theme: str | None = None, shapes: Sequence[
     chance = chance_of("history", seed, theme or "", *shapes)
     chosen = theme or chance.choice((ANYTHING, ANYTHING, *THEMES))
     if chosen == ANYTHING:
-        return _draw_anything(chance, chance.choice(shapes or SHAPES), str(seed))
-    return _draw_theme(chance, THEMES[chosen], chance.choice(shapes or THEMES[chosen].shapes or SHAPES), str(seed))
+        history = _draw_anything(chance, chance.choice(shapes or SHAPES), str(seed))
+    else:
+        shape = chance.choice(shapes or THEMES[chosen].shapes or SHAPES)
+        history = _draw_theme(chance, THEMES[chosen], shape, str(seed))
+    return _on_one_host(history) if chance_of("host", seed).random() < _ONE_HOST else history
+
+
+def _on_one_host(history: History) -> History:
+    return replace(history, actors=tuple(replace(actor, host="host") for actor in history.actors))
 
 
 def _draw_anything(chance: Chance, shape: Shape, schedule: str) -> History:
@@ -87,9 +97,12 @@ def _draw_theme(chance: Chance, theme: Theme, shape: Shape, schedule: str) -> Hi
     if theme.is_slow:
         # Work so long that what is renewed is renewed, and a sleep in the middle of that.
         slow = replace(faults[0], kind=FaultKind.SLOW, seconds=chance.choice((80.0, 150.0)))
+        slow_heir = draw_fault(chance, actors[1:2], (FaultKind.SLOW,))
+        seconds = chance.choice((330.0, 450.0, 600.0, 1_500.0))
         faults = [
             slow,
-            replace(slow, kind=faults[0].kind, call=chance.randint(1, 3), among="heartbeat", seconds=1_500.0),
+            replace(slow, kind=faults[0].kind, call=chance.randint(1, 3), among="heartbeat", seconds=seconds),
+            replace(slow_heir, seconds=200.0, among=""),
         ]
     return History(shape, tuple(actors), tuple(faults), schedule=schedule)
 

@@ -41,13 +41,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Actor:
-    """One process at a time: who dies is started again for the next job. Its clock is `skew_s` ahead."""
+    """One process at a time: who dies is started again for the next job. Its clock is `skew_s` ahead.
+
+    Those with the same `host` see which of them have died.
+    """
 
     name: str
     jobs: tuple[Job, ...]
     skew_s: float = 0.0
     parallel: bool = False
     repeats_tasks: bool = False
+    host: str = ""
 
 
 class FaultKind(enum.Enum):

@@ -83,6 +83,14 @@ def upsert(worker: Worker) -> None:
     worker.write(lambda extra: worker.table.upsert(trips(rows), extra=extra), puts(rows))
 
 
+@job("writer", calls=60)
+def upsert_new(worker: Worker) -> None:
+    """Bring a key that is not there, and that others bring too."""
+    city = worker.chance.choice(CITIES)
+    rows = {f"n-{city}-{worker.chance.randrange(2)}": (city, float(100 + len(worker.story.writes)))}
+    worker.write(lambda extra: worker.table.upsert(trips(rows), extra=extra), puts(rows))
+
+
 @job("writer", calls=60, weight=3)
 def delete(worker: Worker) -> None:
     rows = _some_rows(worker)

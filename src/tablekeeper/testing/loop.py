@@ -90,6 +90,7 @@ class Loop:
         self.steps = 0
         self.current: Fiber | None = None
         self.failed: list[tuple[Fiber, BaseException]] = []
+        self.lives: list[Life] = []
         self._choose = choose
         self._fibers: list[Fiber] = []
         self._timers: list[_Timer] = []
@@ -102,6 +103,11 @@ class Loop:
         fiber = Fiber(name if count == 1 else f"{name}#{count}", life, is_main, run)
         self._fibers.append(fiber)
         return fiber
+
+    def admit(self, life: Life) -> int:
+        """The number of a new process."""
+        self.lives.append(life)
+        return len(self.lives) - 1
 
     def start_timer(self, life: Life, name: str, action: Callable[[], None], *, after_s: float) -> _Timer:
         """Run `action` in a fiber of the process once the time has come."""

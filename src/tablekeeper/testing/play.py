@@ -113,7 +113,7 @@ class _Run:
         return self._loop.spawn(process, name, lambda: self._live(actor, process, job, incarnation), is_main=True)
 
     def _process(self, actor: Actor, name: str) -> Process:
-        process = Process(self._loop, name, seed=name, skew_s=actor.skew_s, parallel=actor.parallel)
+        process = Process(self._loop, name, seed=name, skew_s=actor.skew_s, parallel=actor.parallel, host=actor.host)
         self._watch.posts[name] = Post(actor.name)
         return process
 

@@ -1,8 +1,8 @@
 """A simulated process: a runtime whose clock, ids and threads belong to the scheduler.
 
 Several threads of one process really take turns, at calls of the store and wherever they wait for each other. The
-clock of a process may be wrong by so many seconds. Outside of the scheduler (a judge looks at the table) the same
-runtime works without any waiting.
+clock of a process may be wrong by so many seconds. Processes of one host see which of them have died, others cannot.
+Outside of the scheduler (a judge looks at the table) the same runtime works without any waiting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from tablekeeper.runtime import Event, Periodic, Pool, Runtime, Threads
+from tablekeeper.runtime import Event, Periodic, Pool, ProcessId, Runtime, Threads
 from tablekeeper.testing.chance import chance_of
 from tablekeeper.testing.loop import Fiber, Life, Loop
 
@@ -27,14 +27,28 @@ START_MS = 1_710_000_000_000
 
 
 class Process(Life):
-    """One process with its `runtime`. `skew_s` is how far its clock is ahead; `parallel` lets its tasks take turns."""
+    """One process with its `runtime`. `skew_s` is how far its clock is ahead; `parallel` lets its tasks take turns.
 
-    def __init__(self, loop: Loop, name: str, *, seed: object, skew_s: float = 0.0, parallel: bool = False) -> None:
+    Without a `host` it is alone on its own.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        name: str,
+        *,
+        seed: object,
+        skew_s: float = 0.0,
+        parallel: bool = False,
+        host: str = "",
+    ) -> None:
         super().__init__(name)
         self.loop = loop
         self.skew_s = skew_s
         self.parallel = parallel
-        self.runtime = Runtime(clock=_Clock(self), ids=_Ids(seed), threads=_Threads(self))
+        self.host = host or name.partition("/")[0]
+        self.pid = loop.admit(self)
+        self.runtime = Runtime(clock=_Clock(self), ids=_Ids(seed), threads=_Threads(self), processes=_Processes(self))
 
     def sleep(self, seconds: float) -> None:
         """Let time pass for the fiber that asks."""
@@ -74,6 +88,17 @@ class _Ids:
 
     def jitter(self) -> float:
         return self._chance.random()
+
+
+class _Processes:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def me(self) -> ProcessId:
+        return ProcessId(self._process.host, machine=self._process.host, pid=self._process.pid, started="once")
+
+    def is_dead(self, process: ProcessId) -> bool:
+        return process.machine == self._process.host and self._process.loop.lives[process.pid].is_dead
 
 
 class _Mutex:

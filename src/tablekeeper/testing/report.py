@@ -27,6 +27,7 @@ def describe_history(history: History) -> list[str]:
             f"clock {actor.skew_s:+g} s" if actor.skew_s else "",
             "tasks take turns" if actor.parallel else "",
             "tasks are repeated" if actor.repeats_tasks else "",
+            f"on {actor.host}" if actor.host else "",
         ]
         odd = "; ".join(filter(None, oddities))
         lines.append(f"actor     {actor.name}: {jobs}{f' ({odd})' if odd else ''}")

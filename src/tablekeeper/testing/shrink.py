@@ -50,8 +50,9 @@ def _smaller(history: History) -> Iterator[History]:
     for actor in history.actors:
         if len(actor.jobs) > 1:
             yield from (_without_job(history, actor, number) for number in range(len(actor.jobs)))
-        if actor.parallel or actor.repeats_tasks or actor.skew_s:
-            yield _with(history, actor, replace(actor, parallel=False, repeats_tasks=False, skew_s=0.0))
+        if actor.parallel or actor.repeats_tasks or actor.skew_s or actor.host:
+            plain = replace(actor, parallel=False, repeats_tasks=False, skew_s=0.0, host="")
+            yield _with(history, actor, plain)
     turns = history.turns or ()
     size = max(1, len(turns) // 2)
     while size:

@@ -94,9 +94,54 @@ THEMES: dict[str, Theme] = {
             ),
         ),
         Theme(
+            "newcomers",
+            (
+                Slot(("upsert_new",)),
+                Slot(("upsert_new", "upsert_new", "insert_overwrite", "delete_partitions")),
+                Slot(("upsert_new", *_SERVICES, "delete")),
+            ),
+        ),
+        Theme(
+            "begun before",
+            (
+                Slot((*_SERVICES, "plan_mutable"), (0.0,), most=1),
+                Slot(("execute_waiting", "execute_waiting", "clean"), (400.0, 600.0), least=2, most=2),
+                Slot(("execute_waiting", "cancel", "upsert"), (0.05, 400.05, 600.05), least=2, most=2),
+            ),
+            (*_DEATHS, *_ERRORS),
+            shapes=(Shape("mor"),),
+        ),
+        Theme(
+            "cancelled at work",
+            (
+                Slot(("compact", "cluster"), (0.0,), most=2),
+                Slot(("cancel",), (0.05, 0.1, 0.2), least=2, most=3),
+                Slot(("execute_waiting", "clean"), (0.1, 0.3, 1.0), least=2, most=3),
+            ),
+            (FaultKind.SLOW,),
+        ),
+        Theme(
+            "emptied partitions",
+            (
+                Slot(("upsert_new", "upsert"), (5.0, 10.0, 10.1), least=3, most=4),
+                Slot(("delete_partitions", "clean", "clean"), (2.0, 4.0, 4.9), least=4, most=5),
+                Slot(("clean", "upsert_new"), (5.0, 10.0), least=3, most=4),
+            ),
+            (FaultKind.SLOW, *_SLEEPS),
+        ),
+        Theme(
+            "old plans",
+            (
+                Slot(("plan_firm", "savepoint"), (0.0, 11.0), most=2),
+                Slot(("upsert", "upsert", "insert_overwrite", "upsert_new"), (2.0, 5.0), least=4, most=6),
+                Slot(("clean", "clean", "archive"), (6.0, 10.0), least=3, most=4),
+                Slot(("execute_waiting", "restore", "read_as_of"), (60.0,), most=2),
+            ),
+        ),
+        Theme(
             "many executors",
             (
-                Slot(_SERVICES, most=2),
+                Slot((*_SERVICES, "plan_firm", "plan_mutable"), most=2),
                 Slot(("execute_waiting",), most=2),
                 Slot(("execute_waiting", "cancel", "clean_at_once", "upsert"), most=2),
                 Slot(("clean", "clean_at_once", "cancel", "delete"), most=2),

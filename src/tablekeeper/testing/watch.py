@@ -11,31 +11,24 @@ from dataclasses import dataclass, field
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
-from tablekeeper.model import Action, CommitMetadata, Instant, Operation, ServiceKind, State
+from tablekeeper.model import CommitMetadata, Instant, Operation, ServiceKind
 from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.table import Table
 from tablekeeper.testing.history import Fault, History
 from tablekeeper.testing.loop import Call, Loop
-from tablekeeper.testing.process import START_MS, Process
+from tablekeeper.testing.plan_watch import PlanWatch
+from tablekeeper.testing.process import Process
 from tablekeeper.testing.store import sort_of
 from tablekeeper.testing.story import NAME_KEY, Commit, Effect, Event, Story, drops
 from tablekeeper.testing.worker import Worker, open_table, rows_of
-from tablekeeper.timeline import load_timeline, parse_time
 from tablekeeper.timeline.history import find_archived
-from tablekeeper.timeline.plans import load_pending_outline, load_rollback_target
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.timeline.timeline import decode_instant_name
-from tablekeeper.txn.cancel_requests import load_cancel_request
 
 __all__ = ["Post", "Watch"]
 
 _TIMELINE = ".hoodie/timeline/"
 _HEARTBEATS = ".hoodie/.heartbeat/"
-_ACTIVE_S = 60.0
-"""Less than any heartbeat is good for."""
-
-_LEAST_DELAY_S = 300.0
-"""Less than the delay of the settings by more than clocks differ, but for those that are meant to be wrong."""
 
 _SERVICES = frozenset(kind.operation for kind in ServiceKind)
 
@@ -65,7 +58,7 @@ class Watch:
         self._judge = Process(Loop(lambda ready: ready[0]), "judge", seed="judge")
         self.storage = MemoryStorage(uri, runtime=self._judge.runtime)
         self._completed: set[str] = set()
-        self._beats: dict[str, tuple[str, float]] = {}
+        self._plans = PlanWatch(self.storage, story, loop, checks_steps=self._checks_steps)
         self._last: tuple[str, str, str] = ("", "", "")
 
     @property
@@ -97,7 +90,7 @@ class Watch:
         self._note(process, call, _shown(call, answer) + (f"  ! {fault.kind.value}" if fault else ""))
         self._cover(process, call)
         if call.changes and call.path.startswith(_HEARTBEATS) and not isinstance(answer, Exception):
-            self._saw_heartbeat(process, call, answer)
+            self._plans.saw_heartbeat(process.name, call, answer)
         if call.changes and call.path.startswith(_TIMELINE) and not isinstance(answer, Exception):
             self._saw_timeline(process, call, answer)
 
@@ -112,18 +105,6 @@ class Watch:
         if rows != expected:
             self.story.complain("rows", f"{moment} the rows are {rows} and should be {expected}")
 
-    def _saw_heartbeat(self, process: Process, call: Call, answer: object) -> None:
-        """Nobody begins to beat for an instant while another process beats for it."""
-        if call.kind == "delete":
-            self._beats.pop(call.path, None)
-            return
-        name, beat_s = self._beats.get(call.path, (process.name, 0.0))
-        if call.kind == "put" and name != process.name and self._loop.now_s - beat_s < _ACTIVE_S:
-            instant = call.path.rpartition("/")[2]
-            self.story.complain("held", f"{process.name} began with {instant}, and {name} was at work on it")
-        if call.kind == "put" or answer is not None:
-            self._beats[call.path] = process.name, self._loop.now_s
-
     def _saw_timeline(self, process: Process, call: Call, answer: object) -> None:
         name = call.path.removeprefix(_TIMELINE)
         instant = decode_instant_name(name)
@@ -132,47 +113,12 @@ class Watch:
         action, state = instant.action.value, instant.state.value
         self.coverage.add(hash_of("timeline", action, state, call.kind, self._doing(process)))
         if not instant.is_completed:
-            self._note_plan(process, instant, answer)
+            self._plans.saw_pending(process.name, instant, answer, doing=self._doing(process))
             return
         if call.kind == "put_if_absent" and answer is True:
             self._completes(process, instant, name)
         elif call.kind == "delete" and not ("archive" in self._doing(process) and self._is_archived(instant)):
             self._leaves(instant)
-
-    def _note_plan(self, process: Process, instant: Instant, answer: object) -> None:
-        if instant.action.is_plan and instant.state is State.REQUESTED and answer is True:
-            config = load_table_config(self.storage)
-            flags = load_pending_outline(self.storage, config, instant).flags
-            words = [w for w, is_so in (("cancellable", flags.cancellable), ("mutable", flags.mutable)) if is_so]
-            self.story.flags[instant.requested_at.value] = " ".join(words) or "firm"
-            self._refuse_shared_groups(instant)
-        if instant.action is Action.ROLLBACK and instant.state is State.REQUESTED and answer is True:
-            self._refuse_hasty_rollback(process, instant)
-
-    def _refuse_shared_groups(self, plan: Instant) -> None:
-        """No file group is in two plans that wait or are executed, unless the other one yields."""
-        config = load_table_config(self.storage)
-        own = load_pending_outline(self.storage, config, plan, with_groups=True).file_groups
-        for other in load_timeline(self.storage, config).pending_plans:
-            if other.requested_at == plan.requested_at or "cancellable" in self.story.flags.get(
-                other.requested_at.value, ""
-            ):
-                continue
-            shared = own & load_pending_outline(self.storage, config, other, with_groups=True).file_groups
-            if shared and "cancellable" not in self.story.flags[plan.requested_at.value]:
-                self.story.complain("rewritten once", f"{plan} and {other} both plan {sorted(shared)}")
-
-    def _refuse_hasty_rollback(self, process: Process, rollback: Instant) -> None:
-        """A mutable plan that nobody has begun or cancelled keeps its time."""
-        config = load_table_config(self.storage)
-        target = load_rollback_target(self.storage, config, rollback)
-        found = None if target is None else load_timeline(self.storage, config).find(target)
-        if found is None or not found.action.is_plan or found.state is not State.REQUESTED:
-            return
-        is_patient = self._doing(process) in ("clean", "upsert", "archive")
-        age_s = self._loop.now_s - _seconds(found.requested_at.value)
-        if is_patient and age_s < _LEAST_DELAY_S and load_cancel_request(self.storage, found.requested_at) is None:
-            self.story.complain("delay", f"{found} was taken off after {age_s:.0f} s, and nobody asked for it")
 
     def _completes(self, process: Process, instant: Instant, name: str) -> None:
         identity = f"{instant.requested_at}.{instant.action.completed_as.value}"
@@ -236,10 +182,6 @@ class Watch:
         )
 
 
-def _seconds(time: str) -> float:
-    return (parse_time(time, zone="UTC") - START_MS) / 1000
-
-
 def hash_of(*parts: str) -> int:
     """The same number in every process, other than `hash`."""
     number = 0
@@ -266,5 +208,4 @@ def _shown(call: Call, answer: object) -> str:
         return "nothing" if call.kind in ("stat", "read_versioned", "replace") else ""
     if isinstance(answer, bool):
         return "done" if answer else "refused"
-    # No sizes: plans and locks hold the name of the real process, which is not the same in every run.
     return "done" if call.changes else "there"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tablekeeper.errors import FencedError, PlanCancelledError
 from tablekeeper.model import RequestedTime
-from tablekeeper.runtime import Runtime, process_name
+from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.storage.scoped import ScopedStorage
@@ -77,7 +77,7 @@ def begin_attempt(held: LockedEnvironment, instant: RequestedTime) -> tuple[Atte
 
 def take_attempt(storage: Storage, instant: RequestedTime, *, runtime: Runtime) -> AttemptId:
     """The identity of a new attempt at `instant`, and its scopes; all earlier attempts are fenced."""
-    attempt = AttemptId(instant, runtime.ids.number(_NUMBERS), f"{process_name()} {runtime.ids.uuid()}")
+    attempt = AttemptId(instant, runtime.ids.number(_NUMBERS), f"{runtime.process_name} {runtime.ids.uuid()}")
     _, _, driver = attempt.driver_scope.rpartition("/")
     _, _, tasks = attempt.task_scope.rpartition("/")
     storage.take_scope(_group(instant), driver, tasks)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from tablekeeper.errors import PlanHeldError
 from tablekeeper.format.plans import CleanPlan, decode_clean_plan
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.runtime import process_name
 from tablekeeper.timeline import Timeline, instant_path, load_content, remove_instant_files, start_inflight
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
@@ -73,7 +72,7 @@ def begin_taken(
         clean,
         settings=held.heartbeat_settings,
         runtime=held.runtime,
-        owner=f"{process_name()} {held.runtime.ids.uuid()}",
+        owner=f"{held.runtime.process_name} {held.runtime.ids.uuid()}",
     )
     try:
         instant = create()

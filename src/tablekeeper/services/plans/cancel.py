@@ -19,7 +19,6 @@ from tablekeeper.config.lifecycle_settings import LifecycleSettings
 from tablekeeper.errors import CorruptTableError, InvalidRequestError
 from tablekeeper.model import Instant, PlanFlags, RequestedTime, State
 from tablekeeper.model.results import Result
-from tablekeeper.runtime import process_name
 from tablekeeper.services.plans.damage import find_plan_damage
 from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.timeline.plans import find_plan, find_rollback, load_pending_outline, load_rollback_plan
@@ -180,7 +179,7 @@ def _ask(
         if not is_hopeless:
             _refuse_binding(held, current)
         held.lease.check()
-        request = CancelRequest(instant, reason, process_name(), held.runtime.clock.now_ms())
+        request = CancelRequest(instant, reason, held.runtime.process_name, held.runtime.clock.now_ms())
         save_cancel_request(held.storage, request)
     return None
 
@@ -210,7 +209,9 @@ def _may_go(held: LockedEnvironment, now: Timeline, current: Instant, settings: 
         # A mutable plan goes with its rollback anyhow; one that is only cancellable needs the wish to be on record.
         held.lease.check()
         now_ms = held.runtime.clock.now_ms()
-        save_cancel_request(held.storage, CancelRequest(current.requested_at, reason, process_name(), now_ms))
+        save_cancel_request(
+            held.storage, CancelRequest(current.requested_at, reason, held.runtime.process_name, now_ms)
+        )
     return bool(reason)
 
 

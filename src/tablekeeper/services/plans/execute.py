@@ -30,7 +30,6 @@ from tablekeeper.errors import (
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, Plan, RequestedTime, State
-from tablekeeper.runtime import process_name
 from tablekeeper.services.plans.cancel import remove_plan
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
 from tablekeeper.services.plans.input_check import refuse_damaged_input
@@ -360,7 +359,7 @@ def _cancel(environment: TableEnvironment, entered: _Entered, cause: BaseExcepti
         held.lease.check()
         now_ms = held.runtime.clock.now_ms()
         reason = cause.reason if isinstance(cause, PlanCancelledError) else f"yields: {cause}"
-        save_cancel_request(held.storage, CancelRequest(instant, reason, process_name(), now_ms))
+        save_cancel_request(held.storage, CancelRequest(instant, reason, held.runtime.process_name, now_ms))
 
     def approve(_: Instant) -> bool:
         if not _is_ours(environment, entered):

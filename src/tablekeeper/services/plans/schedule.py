@@ -32,7 +32,6 @@ from tablekeeper.model import (
     Work,
     WriteStat,
 )
-from tablekeeper.runtime import process_name
 from tablekeeper.services.plans.foreign_writes import ForeignWrites, await_announcements, load_foreign_writes
 from tablekeeper.services.plans.input_check import CHECKED, refuse_damaged_draft
 from tablekeeper.services.plans.service import Draft, LeftOut, Service
@@ -133,7 +132,7 @@ def schedule_plan(
 
     `CorruptTableError` if a file that it would rewrite is missing or cut off; nothing is on the timeline then.
     """
-    flags = replace(flags, scheduled_by=flags.scheduled_by or process_name())
+    flags = replace(flags, scheduled_by=flags.scheduled_by or environment.runtime.process_name)
     until_s = environment.runtime.clock.monotonic_s() + environment.concurrency.announcement_wait_ms / 1000
     rounds_left = _ROUNDS
     while rounds_left:

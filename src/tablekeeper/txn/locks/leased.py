@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tablekeeper.errors import StorageError
-from tablekeeper.runtime import LinuxProcesses, Processes, ProcessId, Runtime
+from tablekeeper.runtime import Processes, ProcessId, Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
 from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
@@ -307,7 +307,7 @@ class LeasedLock(ABC):
         self._terms = terms
         self._pace = pace
         self._runtime = runtime
-        self._processes = processes or LinuxProcesses()
+        self._processes = processes or runtime.processes
         # The free lock as it was seen last. Taking it depends on its version, so that it does no harm if it is old.
         self._seen_free: VersionedBytes | None = None
 

@@ -36,7 +36,7 @@ from kazoo.protocol.states import KazooState
 
 from tablekeeper.config.concurrency_settings import ZookeeperSettings
 from tablekeeper.errors import LockNotAcquiredError, StorageError
-from tablekeeper.runtime import LinuxProcesses, Processes, Runtime
+from tablekeeper.runtime import Processes, Runtime
 from tablekeeper.txn.locks.leased import Owner
 from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
 
@@ -74,7 +74,7 @@ class ZookeeperLock:
         self._settings = settings
         self._servers = settings.servers()
         self._runtime = runtime
-        self._processes = processes or LinuxProcesses()
+        self._processes = processes or runtime.processes
         self.name = f"zookeeper://{self._servers}{path}"
 
     def acquire(self, *, timeout_s: float) -> _ZookeeperLease:
