@@ -128,8 +128,8 @@ def _is_merged(state: MetadataState, log: FileInfo, commits: set[RequestedTime])
 
 def _first_half_done(state: MetadataState) -> RequestedTime | None:
     """The first action that is completed on the timeline of the metadata table and pending on the table's own."""
-    pending = {i.requested_at for i in state.data_timeline.pending}
-    found = [i.requested_at for i in uncompacted_commits(state.timeline) if i.requested_at in pending]
+    unfinished = state.data_timeline.unfinished
+    found = [i.requested_at for i in uncompacted_commits(state.timeline) if i.requested_at in unfinished]
     return min(found, key=lambda time: time.order, default=None)
 
 

@@ -82,7 +82,6 @@ def plan_metadata_slices(
     `archived_completion` is asked for logs older than the active timeline that lie under a newer base file.
     """
     completions = _Completions(metadata_timeline, archived_completion)
-    pending = {instant.requested_at for instant in data_timeline.pending}
     groups: dict[str, _Candidates] = defaultdict(_Candidates)
     for file in files:
         base = decode_metadata_base_name(file.name)
@@ -93,7 +92,7 @@ def plan_metadata_slices(
         if log is None:
             continue
         instant = RequestedTime(log.instant)
-        if metadata_timeline.is_completed(instant) and instant not in pending:
+        if metadata_timeline.is_completed(instant) and instant not in data_timeline.unfinished:
             groups[log.file_id].logs.append((log, file))
     return tuple(groups[file_id].newest(file_id, completions) for file_id in sorted(groups))
 

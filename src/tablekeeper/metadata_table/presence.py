@@ -30,10 +30,9 @@ def refuse_lost_listing(
     """Raise `CorruptTableError` if a file of the partition `files` that counts is not among `files`."""
     listed = list(files)
     there = {instant for file in listed if (instant := _instant_of(file)) is not None}
-    pending = {instant.requested_at for instant in data.pending}
     begun = last_compaction(metadata_timeline)
     counting = [i for i in metadata_timeline.completed_writes if i.requested_at == begun]
-    counting += [i for i in uncompacted_commits(metadata_timeline) if i.requested_at not in pending]
+    counting += [i for i in uncompacted_commits(metadata_timeline) if i.requested_at not in data.unfinished]
     without = [i for i in counting if i.requested_at not in there and not _makes_another_partition(i)]
     refuse_lost_commits(storage, config, without, {FILES: listed})
 

@@ -90,6 +90,11 @@ class Timeline:
         return tuple(i for i in self.pending if i.action is Action.ROLLBACK)
 
     @cached_property
+    def unfinished(self) -> frozenset[RequestedTime]:
+        """When what is pending was requested, savepoints left out: each has the time of a commit that stands."""
+        return frozenset(i.requested_at for i in self.pending if i.action is not Action.SAVEPOINT)
+
+    @cached_property
     def completed_writes(self) -> tuple[Instant, ...]:
         """Completed commits, delta commits and replace commits by requested time."""
         return tuple(i for i in self.completed if i.action.writes_data)

@@ -79,7 +79,7 @@ def load_late_files(
 ) -> LateFiles | None:
     """The late files of an instant that has markers; None if somebody may be working on it, or its story is unknown."""
     storage = environment.storage
-    if heartbeats.is_active(instant) or any(i.requested_at == instant for i in timeline.pending):
+    if heartbeats.is_active(instant) or instant in timeline.unfinished:
         return None
     try:
         named = _load_committed_paths(environment, timeline, instant)
@@ -100,8 +100,7 @@ def load_late_files(
 
 def _over(marked: list[str], timeline: Timeline) -> list[RequestedTime]:
     times = [RequestedTime(text) for text in marked if text.isascii() and text.isdigit()]
-    pending = {i.requested_at for i in timeline.pending}
-    return [time for time in times if time not in pending]
+    return [time for time in times if time not in timeline.unfinished]
 
 
 def _load_committed_paths(

@@ -156,9 +156,9 @@ def _committed_files(environment: TableEnvironment, timeline: Timeline) -> dict[
         listed = load_all_files_by_listing(storage, runtime=runtime).partitions
     else:
         listed = load_files_by_listing(storage, [""], runtime=runtime)
-    pending = {instant.requested_at.value for instant in timeline.pending}
+    unfinished = {time.value for time in timeline.unfinished}
     return {
-        partition: {name: size for name, size in files if _instant_of(name) not in {None} | pending}
+        partition: {name: size for name, size in files if _instant_of(name) not in {None} | unfinished}
         for partition, files in listed.items()
     }
 
