@@ -39,6 +39,7 @@ OBJECTS = (Shape("mor", has_scopes=False), Shape("cow", has_scopes=False))
 METADATA = (Shape("mor", metadata=True), Shape("cow", metadata=True))
 MOR = (Shape("mor"),)
 SIMPLE = (Shape("mor"), Shape("cow"))
+SMALL_FILES = (Shape("mor", options="small files"),)
 BUCKETS = (Shape("mor", "bucket"),)
 
 Patch = AbstractContextManager[Any]
@@ -242,7 +243,7 @@ def the_window_is_closed_at_the_wrong_end() -> Patch:
     return patch.object(window._LastPlan, "since", property(lambda self: self.instant.completed_at))
 
 
-@bug("upkeep", MOR)
+@bug("left out", MOR)
 def missing_partitions_are_dropped() -> Patch:
     return patch.object(Draft, "missing", property(lambda self: ()))
 
@@ -291,13 +292,13 @@ def conflicts_of_buckets_are_passed_over() -> Patch:
     )
 
 
-@bug("meeting")
+@bug("slow work")
 def writes_that_were_pending_at_the_start_are_passed_over() -> Patch:
     original = commit._own_write
     return patch.object(commit, "_own_write", lambda *rest: replace(original(*rest), pending_at_start=frozenset()))
 
 
-@bug("meeting")
+@bug("late loads", SMALL_FILES)
 def a_compaction_never_conflicts() -> Patch:
     original = conflict._is_harmless
 
@@ -324,7 +325,7 @@ def ingestion_loses_to_cancellable_plans() -> Patch:
     return patch.object(concurrent_commits.ConflictCheck, "_is_cancellable", _says(False))
 
 
-@bug("meeting")
+@bug("yielding")
 def a_cancellable_plan_does_not_yield() -> Patch:
     original = commit._own_write
     return patch.object(commit, "_own_write", lambda *rest: replace(original(*rest), is_cancellable=False))
@@ -363,7 +364,7 @@ def the_lock_is_taken_from_whoever_holds_it() -> Patch:
 # ---- rollbacks, cleans, archives
 
 
-@bug("sleeping writer")
+@bug("slow work")
 def live_writers_are_rolled_back() -> Patch:
     def all_of_them(env: Any, timeline: Timeline) -> list[Instant]:
         del env
@@ -379,17 +380,17 @@ def a_rollback_does_not_find_files_by_markers() -> Patch:
     return patch.object(rollback, "load_markers", _says([]))
 
 
-@bug("ways back")
+@bug("dying twice")
 def a_rollback_begins_anew_instead_of_going_on() -> Patch:
     return patch.object(rollback, "find_rollback", _says(None))
 
 
-@bug("ways back")
+@bug("dying twice")
 def a_rollback_forgets_the_files_of_its_plan() -> Patch:
     return patch.object(rollback, "_planned_files", _says(()))
 
 
-@bug("sleeping writer", METADATA)
+@bug("dying twice", METADATA)
 def a_rollback_passes_over_the_metadata_table() -> Patch:
     return patch.object(publish, "sync_rollback", _nothing)
 
@@ -399,7 +400,7 @@ def a_clean_passes_over_the_metadata_table() -> Patch:
     return patch.object(publish, "sync_clean", _nothing)
 
 
-@bug("ways back")
+@bug("slow restore")
 def writers_go_on_during_a_restore() -> Patch:
     return _both(
         patch.object(commit, "refuse_during_restore", _nothing),

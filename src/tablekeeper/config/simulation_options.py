@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["AT_ONCE", "INDEX_OPTIONS", "SIMULATION_OPTIONS"]
+__all__ = ["AT_ONCE", "INDEX_OPTIONS", "SIMULATION_OPTIONS", "TABLE_OPTIONS"]
 
 SIMULATION_OPTIONS: Mapping[str, str] = {
     # In the store, with a lease that lapses: the lock inside one process would outlive simulated deaths.
@@ -25,6 +25,18 @@ INDEX_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bucket": {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"},
 }
 """What a table is made with, by the index of its shape."""
+
+TABLE_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "": {},
+    # Inserts go into base files that are there.
+    "small files": {"hoodie.parquet.small.file.limit": "104857600"},
+    "by completion": {
+        "hoodie.write.lock.conflict.resolution.strategy": (
+            "org.apache.hudi.client.transaction.EndTimestampBasedConcurrentFileWritesConflictResolutionStrategy"
+        )
+    },
+}
+"""What some tables are made with besides, by name."""
 
 AT_ONCE: Mapping[str, str] = {"hoodie.table.service.rollback.delay.minutes": "0"}
 """For a clean that has no patience with mutable plans."""

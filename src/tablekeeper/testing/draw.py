@@ -22,6 +22,8 @@ SHAPES = (
     Shape("cow", metadata=True),
     Shape("mor", has_scopes=False),
     Shape("cow", has_scopes=False),
+    Shape("mor", options="small files"),
+    Shape("cow", options="by completion"),
 )
 
 _ROLES = {
@@ -93,7 +95,8 @@ def _draw_theme(chance: Chance, theme: Theme, shape: Shape, schedule: str) -> Hi
         skew_s = chance.choice(theme.skews_s)
         actors.append(Actor(f"{jobs[0].kind}-{number}", jobs, skew_s=skew_s, repeats_tasks=repeats_tasks))
     count = chance.randint(1, theme.most_faults) if theme.faults else 0
-    faults = [draw_fault(chance, actors[:1], theme.faults) for _ in range(count)]
+    hit = actors[: theme.faulty]
+    faults = [draw_fault(chance, hit, theme.faults, among=theme.among) for _ in range(count)]
     if theme.is_slow:
         # Work so long that what is renewed is renewed, and a sleep in the middle of that.
         slow = replace(faults[0], kind=FaultKind.SLOW, seconds=chance.choice((80.0, 150.0)))
@@ -101,17 +104,21 @@ def _draw_theme(chance: Chance, theme: Theme, shape: Shape, schedule: str) -> Hi
         seconds = chance.choice((330.0, 450.0, 600.0, 1_500.0))
         faults = [
             slow,
-            replace(slow, kind=faults[0].kind, call=chance.randint(1, 3), among="heartbeat", seconds=seconds),
+            replace(slow, kind=faults[0].kind, call=chance.randint(2, 3), among="heartbeat", seconds=seconds),
             replace(slow_heir, seconds=200.0, among=""),
         ]
-    return History(shape, tuple(actors), tuple(faults), schedule=schedule)
+    early = tuple(Job(kind, chance.randrange(1 << 30), 5.0) for kind in theme.before if JOBS[kind].fits(shape))
+    before = (Actor("early", early),) if early else ()
+    return History(shape, tuple(actors), tuple(faults), schedule=schedule, before=before)
 
 
-def draw_fault(chance: Chance, actors: Sequence[Actor], kinds: Sequence[FaultKind] = _KINDS) -> Fault:
+def draw_fault(
+    chance: Chance, actors: Sequence[Actor], kinds: Sequence[FaultKind] = _KINDS, *, among: str = ""
+) -> Fault:
     """One thing that goes wrong for one of these actors: at any call, or at one of those that decide something."""
     actor = chance.choice(actors)
     number = chance.randrange(len(actor.jobs))
-    sort = chance.choice(SORTS) if chance.random() < 0.6 else ""
+    sort = among or (chance.choice(SORTS) if chance.random() < 0.6 else "")
     most = _MOST_OF_SORT.get(sort, JOBS[actor.jobs[number].kind].calls)
     call = chance.randint(1, most)
     kind = chance.choice(kinds)

@@ -18,16 +18,20 @@ __all__ = ["Actor", "Fault", "FaultKind", "History", "Job", "Shape"]
 
 @dataclass(frozen=True)
 class Shape:
-    """The table. `has_scopes` is false on a store that cannot keep late changes out, as object stores are."""
+    """The table. `has_scopes` is false on a store that cannot keep late changes out, as object stores are.
+
+    `options` names some of `TABLE_OPTIONS`.
+    """
 
     table_type: str = "mor"
     index: str = "simple"
     metadata: bool = False
     has_scopes: bool = True
+    options: str = ""
 
     def __str__(self) -> str:
-        words = [self.table_type, self.index, "metadata" if self.metadata else "", "" if self.has_scopes else "objects"]
-        return " ".join(filter(None, words))
+        oddities = ["metadata" if self.metadata else "", "" if self.has_scopes else "objects", self.options]
+        return " ".join(filter(None, [self.table_type, self.index, *oddities]))
 
 
 @dataclass(frozen=True)

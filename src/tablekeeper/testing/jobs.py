@@ -169,6 +169,14 @@ def plan_mutable(worker: Worker) -> None:
     worker.attempt("schedule compaction", partial(worker.table.schedule_compaction, mutable=True))
 
 
+@job("planner", calls=60)
+def plan_cancellable(worker: Worker) -> None:
+    """Plan a compaction or a clustering that yields to everybody, and leave it to others."""
+    table = worker.table
+    schedule = table.schedule_compaction if table.config.is_mor else table.schedule_clustering
+    worker.attempt("schedule", partial(schedule, cancellable=True))
+
+
 @job("planner", calls=10)
 def plans(worker: Worker) -> None:
     """Look what waits."""
@@ -249,8 +257,6 @@ def restore(worker: Worker) -> None:
     saved = worker.attempt("savepoints", worker.table.savepoints)
     if saved is None or not len(saved):
         return
-    worker.story.withdrawable.update(worker.story.commits)
-    worker.story.withdrawable.add("*")
     instant = list(saved)[-1].instant
     worker.attempt("restore", lambda: worker.table.restore(instant), may=(InvalidRequestError,))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tablekeeper.config.simulation_options import INDEX_OPTIONS, SIMULATION_OPTIONS
+from tablekeeper.config.simulation_options import INDEX_OPTIONS, SIMULATION_OPTIONS, TABLE_OPTIONS
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.metadata_log import encode_metadata_log
@@ -62,7 +62,7 @@ def load_start(shape: Shape) -> Start:
         ordering="ts",
         table_type=shape.table_type,
         engine="local",
-        options={**SIMULATION_OPTIONS, **INDEX_OPTIONS[shape.index]},
+        options={**SIMULATION_OPTIONS, **INDEX_OPTIONS[shape.index], **TABLE_OPTIONS[shape.options]},
         runtime=process.runtime,
     )
     storage = MemoryStorage(_URI, runtime=process.runtime)

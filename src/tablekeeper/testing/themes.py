@@ -1,8 +1,8 @@
 """What histories are about: a theme says who meets whom, when, and what goes wrong, so that seeds are not spent on
 processes that never get into each other's way.
 
-Each actor has a slot: its roles or jobs, and the pauses before its jobs. Faults hit the first actor. To add a theme,
-add it to `THEMES`.
+Each actor has a slot: its roles or jobs, and the pauses before its jobs. Faults hit the first actor, or
+as many as are `faulty`. The jobs of `before` have been done when the actors begin. To add a theme, add it to `THEMES`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class Theme:
-    """Actors, and what goes wrong for the first of them. No shapes are all shapes, no kinds are no faults."""
+    """Actors, and what goes wrong for the first `faulty` of them. No shapes are all shapes, no kinds are no faults.
+
+    `among` is the sort of calls at which it goes wrong; empty is any.
+    """
 
     name: str
     slots: tuple[Slot, ...]
@@ -47,6 +50,9 @@ class Theme:
     repeats_tasks: float = 0.1
     skews_s: tuple[float, ...] = (0.0,)
     is_slow: bool = False
+    before: tuple[str, ...] = ()
+    among: str = ""
+    faulty: int = 1
 
 
 ANYTHING = "anything"
@@ -78,7 +84,7 @@ THEMES: dict[str, Theme] = {
             "asleep in a renewal",
             (
                 Slot((*_SERVICES, "upsert"), most=1),
-                Slot(("execute_waiting", "clean"), _LATER, most=2),
+                Slot(("execute_waiting", "execute_waiting", "clean"), (400.0,), most=2),
                 Slot(("upsert", "clean", "archive"), _LATER, least=2, most=3),
             ),
             _SLEEPS,
@@ -102,6 +108,70 @@ THEMES: dict[str, Theme] = {
             ),
         ),
         Theme(
+            "slow work",
+            (
+                Slot((*_WRITES, "upsert"), most=1),
+                Slot((*_WRITES, "upsert", "plan_cancellable", "clean"), (0.0, 0.1, 1.0), most=2),
+                Slot((*_SERVICES, "execute_waiting", "clean", "upsert"), (1.0, 2.0, 5.0), least=2, most=3),
+            ),
+            (FaultKind.SLOW,),
+            most_faults=2,
+            faulty=2,
+            among="publishing",
+        ),
+        Theme(
+            "yielding",
+            (
+                Slot(("upsert", "upsert", "delete"), (0.0, 1.0), most=1),
+                Slot(("execute_waiting",), (0.0, 1.0, 2.0), most=2),
+                Slot(("read", "upsert", "clean"), (0.0, 30.0), most=2),
+            ),
+            (FaultKind.SLOW,),
+            among="publishing",
+            before=("plan_cancellable",),
+        ),
+        Theme(
+            "late loads",
+            (
+                Slot(("insert", "upsert_new", "insert"), (0.0,), most=1),
+                Slot(("compact", "compact", "log_compact"), (0.3, 1.0), most=2),
+                Slot(("read", "upsert"), (0.0, 30.0), most=2),
+            ),
+            (FaultKind.SLOW,),
+            among="timeline",
+            shapes=(Shape("mor", options="small files"), Shape("mor", metadata=True, options="small files")),
+        ),
+        Theme(
+            "dying twice",
+            (
+                Slot((*_WRITES, "compact", "cluster"), (0.0,), most=1),
+                Slot(("clean", "upsert", "rollback_newest"), (400.0, 600.0), least=2, most=3),
+                Slot(("clean", "execute_waiting", "archive"), (1_100.0, 400.0), least=2, most=3),
+            ),
+            _DEATHS,
+            most_faults=3,
+            faulty=2,
+        ),
+        Theme(
+            "left out",
+            (
+                Slot(("cancel",), (0.0,), most=1),
+                Slot(("upsert", "compact"), (5.0,), most=2),
+            ),
+            shapes=(Shape("mor"),),
+            before=("plan_cancellable", "upsert_new", "upsert_new", "upsert_new", "upsert_new", "compact"),
+        ),
+        Theme(
+            "slow restore",
+            (
+                Slot(("restore",), (0.0,), most=1),
+                Slot(("upsert", "insert", "execute_waiting"), (0.1, 1.0, 5.0), least=2, most=3),
+                Slot(("upsert", "compact", "clean", "cluster"), (0.0, 1.0, 30.0), most=2),
+            ),
+            (FaultKind.SLOW, *_SLEEPS, *_DEATHS),
+            before=("savepoint", "upsert"),
+        ),
+        Theme(
             "begun before",
             (
                 Slot((*_SERVICES, "plan_mutable"), (0.0,), most=1),
@@ -114,20 +184,23 @@ THEMES: dict[str, Theme] = {
         Theme(
             "cancelled at work",
             (
-                Slot(("compact", "cluster"), (0.0,), most=2),
-                Slot(("cancel",), (0.05, 0.1, 0.2), least=2, most=3),
-                Slot(("execute_waiting", "clean"), (0.1, 0.3, 1.0), least=2, most=3),
+                Slot(("cancel",), (0.0, 0.05, 0.1), most=2),
+                Slot(("execute_waiting", "cluster"), most=2),
+                Slot(("execute_waiting", "clean", "cancel"), (0.1, 0.3, 1.0, 100.0), least=2, most=3),
             ),
-            (FaultKind.SLOW,),
+            (*_DEATHS, FaultKind.SLOW),
+            before=("plan_cancellable",),
         ),
         Theme(
             "emptied partitions",
             (
-                Slot(("upsert_new", "upsert"), (5.0, 10.0, 10.1), least=3, most=4),
-                Slot(("delete_partitions", "clean", "clean"), (2.0, 4.0, 4.9), least=4, most=5),
-                Slot(("clean", "upsert_new"), (5.0, 10.0), least=3, most=4),
+                Slot(("upsert_new",), (5.0,), most=1),
+                Slot(("clean",), (5.1, 10.0, 20.0), most=2),
+                Slot(("read", "upsert_new"), (5.0, 30.0), most=2),
             ),
-            (FaultKind.SLOW, *_SLEEPS),
+            (FaultKind.SLOW, FaultKind.SLOW, FaultKind.SLEEP_BEFORE),
+            before=("delete_partitions", "upsert_new", "upsert_new"),
+            among="publishing",
         ),
         Theme(
             "old plans",

@@ -15,7 +15,7 @@ from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.metadata_table.listing import open_metadata_table
 from tablekeeper.snapshot.slices import load_files_by_listing
-from tablekeeper.testing.story import Story, puts
+from tablekeeper.testing.story import puts
 from tablekeeper.testing.watch import Watch
 from tablekeeper.testing.worker import KEYS, Worker, rows_of, trips
 from tablekeeper.timeline import Timeline, load_timeline, load_written_paths
@@ -101,13 +101,9 @@ def said(watch: Watch) -> None:
     for write in story.writes.values():
         if write.said == "refused" and not write.is_shared and landed[write.name]:
             story.complain("said", f"{write.name} was refused, and is there as {instants[write.name]}")
-        is_owed = write.said == "committed" and write.instant and not _may_be_gone(story, write.instant)
+        is_owed = write.said == "committed" and write.instant and write.instant not in story.withdrawable
         if is_owed and instants.get(write.name) != write.instant:
             story.complain("said", f"{write.name} was acknowledged as {write.instant}, and is not there")
-
-
-def _may_be_gone(story: Story, instant: str) -> bool:
-    return instant in story.withdrawable or "*" in story.withdrawable
 
 
 @invariant

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
-from tablekeeper.model import CommitMetadata, Instant, Operation, ServiceKind
+from tablekeeper.model import Action, CommitMetadata, Instant, Operation, ServiceKind, State
 from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.table import Table
 from tablekeeper.testing.history import Fault, History
@@ -21,6 +21,7 @@ from tablekeeper.testing.process import Process
 from tablekeeper.testing.store import sort_of
 from tablekeeper.testing.story import NAME_KEY, Commit, Effect, Event, Story, drops
 from tablekeeper.testing.worker import Worker, open_table, rows_of
+from tablekeeper.timeline import load_timeline
 from tablekeeper.timeline.history import find_archived
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.timeline.timeline import decode_instant_name
@@ -113,6 +114,9 @@ class Watch:
         action, state = instant.action.value, instant.state.value
         self.coverage.add(hash_of("timeline", action, state, call.kind, self._doing(process)))
         if not instant.is_completed:
+            if instant.action is Action.RESTORE and instant.state is State.REQUESTED and answer is True:
+                # What has completed by now may go, and nothing that completes later.
+                self.story.withdrawable.update(self.story.commits)
             self._plans.saw_pending(process.name, instant, answer, doing=self._doing(process))
             return
         if call.kind == "put_if_absent" and answer is True:
@@ -127,6 +131,7 @@ class Watch:
         self._completed.add(identity)
         if not instant.action.writes_data:
             return
+        self._refuse_during_restore(process, name)
         metadata = decode_commit_metadata(self.storage.read(_TIMELINE + name), file=name)
         completed_at = "" if instant.completed_at is None else instant.completed_at.value
         if metadata.operation not in _SERVICES:
@@ -137,6 +142,11 @@ class Watch:
             self.story.commits[commit.requested_at] = commit
             self.story.states.append(self.story.rows())
         self._check_step(f"after {name}")
+
+    def _refuse_during_restore(self, process: Process, name: str) -> None:
+        pending = load_timeline(self.storage, load_table_config(self.storage)).pending
+        if self._checks_steps and any(instant.action is Action.RESTORE for instant in pending):
+            self.story.complain("restore", f"{process.name} completed {name} during a restore")
 
     def _is_archived(self, instant: Instant) -> bool:
         # Who archives may finish a rollback first, which takes files off the timeline too.
