@@ -144,7 +144,7 @@ def test_a_clean_that_another_process_carries_out_is_left_to_it(world: World) ->
     blocked: list[str] = []
 
     def delete(task: execution.DeleteTask) -> int:
-        with pytest.raises(PlanHeldError, match="is executing the clean") as held:
+        with pytest.raises(PlanHeldError, match="is executing it") as held:
             clean(world.table, keep(1))
         blocked.append(held.value.instant)
         return len(task.paths)

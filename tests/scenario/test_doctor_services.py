@@ -69,7 +69,7 @@ def _repairs(report: tk.DoctorReport) -> list[str]:
     return [str(repair) for repair in report.repairs]
 
 
-def _mended(world: World) -> tk.DoctorReport:
+def _repaired(world: World) -> tk.DoctorReport:
     """Repair, insist that it worked, and that a second time there is nothing to repair."""
     report = world.table.doctor(fix=True)
     assert not report.failed, report
@@ -140,7 +140,7 @@ def test_a_dead_attempt_is_rolled_back_and_its_immutable_plan_stays(world: World
     assert "the plan can be executed again" in report.findings[0].meaning
     assert _repairs(report) == [f"roll back the attempt at the plan {plan.instant}"]
     assert world.data_files() > before, "looking must not repair"
-    assert _kinds(_mended(world)) == ["planned-service"]
+    assert _kinds(_repaired(world)) == ["planned-service"]
     assert world.data_files() == before
     found = _find(world, plan)
     assert found is not None
@@ -166,7 +166,7 @@ def test_an_attempt_without_heartbeat_may_be_javas_until_it_has_been_silent_for_
     world.clock.advance(LAPSED_S - 1)
     assert not world.table.doctor(fix=True).repairs, "a new file is a sign of life"
     world.clock.advance(2)
-    assert _kinds(_mended(world)) == ["planned-service"]
+    assert _kinds(_repaired(world)) == ["planned-service"]
     assert not any(str(plan.instant) in path for path in world.data_files())
 
 
@@ -180,7 +180,7 @@ def test_a_mutable_plan_goes_with_its_dead_attempt(world: World, service: str) -
     assert _kinds(report) == ["abandoned-plan"]
     assert "mutable" in report.findings[0].meaning
     assert _repairs(report) == [f"take off the timeline the plan {plan.instant}"]
-    _mended(world)
+    _repaired(world)
     assert _find(world, plan) is None
     assert world.data_files() == before
     assert world.table.doctor().findings == ()
@@ -200,7 +200,7 @@ def test_a_mutable_plan_that_waits_is_removed_after_the_configured_delay(
     assert f"tablekeeper cancel PATH {plan.instant}" in report.findings[0].advice
     world.clock.advance(60)
     assert _kinds(world.table.doctor()) == ["abandoned-plan"]
-    _mended(world)
+    _repaired(world)
     assert _find(world, plan) is None
 
 
@@ -208,13 +208,13 @@ def test_a_cancellable_plan_is_tried_again_until_it_is_too_old(world: World) -> 
     plan = _schedule(world, "clustering", cancellable=True, cancel_after="2h")
     _die_at_work(world, plan)
     world.clock.advance(LAPSED_S)
-    assert _kinds(_mended(world)) == ["planned-service"]
+    assert _kinds(_repaired(world)) == ["planned-service"]
     _die_at_work(world, plan)
     world.clock.advance(LAPSED_S)
     report = world.table.doctor()
     assert _kinds(report) == ["abandoned-plan"]
     assert "not executed within 7200 s" in report.findings[0].meaning
-    _mended(world)
+    _repaired(world)
     assert _find(world, plan) is None
     assert world.rows() == ROWS
 
@@ -232,7 +232,7 @@ def test_a_plan_that_was_cancelled_is_removed_when_nobody_is_at_work_on_it(world
     report = world.table.doctor()
     assert _kinds(report) == ["cancelled-plan"]
     assert "the cores are needed" in report.findings[0].meaning
-    _mended(world)
+    _repaired(world)
     assert _find(world, plan) is None
     assert world.data_files() == before
     assert not list(world.storage.list_files(".hoodie/.cancel"))
@@ -250,7 +250,7 @@ def test_a_cancel_request_that_nobody_waits_for_is_removed(world: World, *, is_c
     assert _kinds(report) == ["cancel-request-without-plan"]
     assert ("has completed" if is_completed else "is gone") in report.findings[0].meaning
     assert _repairs(report) == [f"delete the request to cancel {plan.instant}"]
-    _mended(world)
+    _repaired(world)
     assert not list(world.storage.list_files(".hoodie/.cancel"))
 
 
@@ -268,7 +268,7 @@ def test_wherever_an_executor_dies_the_table_is_repaired(
     def check(after: World) -> None:
         after.clock.advance(LAPSED_S + 1)
         seen.update(_kinds(after.table.doctor()))
-        _mended(after)
+        _repaired(after)
         found = _find(after, plan)
         assert found is None or found.state is not State.INFLIGHT
         if found is not None and found.state is State.REQUESTED:
@@ -294,7 +294,7 @@ def test_wherever_a_removal_dies_it_is_finished(world: World, service: str) -> N
     def check(after: World) -> None:
         after.clock.advance(LAPSED_S + 1)
         seen.update(_kinds(after.table.doctor()))
-        _mended(after)
+        _repaired(after)
         assert not after.timeline.pending
         assert _find(after, plan) is None
         assert after.data_files() == before
@@ -323,7 +323,7 @@ def test_a_rollback_of_a_plan_that_is_being_carried_out_anew_is_left_to_its_exec
     assert report.is_healthy
     assert world.data_files() == files
     world.clock.advance(LAPSED_S)
-    assert _kinds(_mended(world)) == ["planned-service"]
+    assert _kinds(_repaired(world)) == ["planned-service"]
 
 
 @pytest.mark.parametrize("is_mor", [False, True])
@@ -340,7 +340,7 @@ def test_wherever_a_clean_dies_it_is_finished(make: Callable[..., World], *, is_
         after.clock.advance(LAPSED_S + 1)
         began = any(i.action is Action.CLEAN for i in after.timeline)
         seen.update(_kinds(after.table.doctor()))
-        _mended(after)
+        _repaired(after)
         assert not after.timeline.pending
         if began:
             assert len(after.data_files()) < len(world.data_files())
@@ -372,7 +372,7 @@ def test_a_clean_that_somebody_is_at_work_on_or_that_is_young_is_left_alone(worl
     assert _kinds(world.table.doctor(fix=True)) == ["pending-clean"]
     world.clock.advance(LAPSED_S + 1)
     assert _repairs(world.table.doctor()) == [f"finish the clean {clean.requested_at}"]
-    _mended(world)
+    _repaired(world)
     assert not world.timeline.pending
 
 
@@ -394,7 +394,7 @@ def test_files_that_a_completed_service_does_not_name_are_deleted(world: World, 
     assert (finding.kind, finding.severity, finding.paths) == ("orphan-files", Severity.ERROR, (stray,))
     assert "rows twice" in finding.meaning
     assert stray in world.data_files()
-    _mended(world)
+    _repaired(world)
     assert world.rows() == ROWS
 
 
@@ -407,7 +407,7 @@ def test_files_of_an_attempt_that_its_waiting_plan_would_bring_to_light_are_dele
     report = world.table.doctor()
     assert _kinds(report) == ["orphan-files", "planned-service"]
     assert "when the plan completes" in report.findings[0].meaning
-    _mended(world)
+    _repaired(world)
     assert stray not in world.data_files()
     assert _find(world, plan) is not None
 
@@ -445,7 +445,7 @@ def test_wherever_a_cancel_dies_the_plan_is_gone_in_the_end(world: World) -> Non
 
     def check(after: World) -> None:
         after.clock.advance(LAPSED_S + 1)
-        _mended(after)
+        _repaired(after)
         assert after.timeline.pending == ()
         assert not list(after.storage.list_files(".hoodie/.cancel"))
 
@@ -469,7 +469,7 @@ def test_wherever_the_doctor_dies_another_one_ends_the_work(world: World) -> Non
 
     def check(after: World) -> None:
         after.clock.advance(LAPSED_S + 1)
-        assert _kinds(_mended(after)) == ["planned-service"]
+        assert _kinds(_repaired(after)) == ["planned-service"]
         assert [i.requested_at for i in after.timeline.pending] == [firm.instant]
         assert after.table.execute(firm).outcome == "completed"
         assert after.table.doctor().findings == ()

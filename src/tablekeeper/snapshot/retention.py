@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from tablekeeper.config.clean_settings import CleanPolicy, CleanSettings
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.plans import CleanMetadata, decode_clean_metadata, decode_clean_plan
+from tablekeeper.format.plans import CleanMetadata, decode_clean_metadata
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.storage import Storage
-from tablekeeper.timeline import Timeline, format_time, instant_path, load_content
+from tablekeeper.timeline import Timeline, format_time
 from tablekeeper.timeline.history import load_history
+from tablekeeper.timeline.plans import load_clean_metadata, load_clean_plan
 
 __all__ = ["READABLE_FROM_KEY", "load_readable_from", "plan_retained", "refuse_cleaned_moment"]
 
@@ -73,13 +74,10 @@ def load_readable_from(storage: Storage, config: TableConfig, clean: Instant) ->
     A clean that deleted nothing leaves every moment readable, whatever it says about the window.
     """
     if clean.is_completed:
-        content = load_content(storage, config, clean)
-        return _readable_after(decode_clean_metadata(content, file=instant_path(config, clean)))
-    requested = Instant(clean.requested_at, clean.action, State.REQUESTED)
-    content = load_content(storage, config, requested)
-    if not content:
+        return _readable_after(load_clean_metadata(storage, config, clean))
+    plan = load_clean_plan(storage, config, clean)
+    if plan is None:
         return None
-    plan = decode_clean_plan(content, file=instant_path(config, requested))
     if not plan.files and not plan.partitions_to_delete:
         return _BEGINNING
     retained = plan.earliest_instant_to_retain

@@ -5,7 +5,7 @@ Three looks at a plan, each as cheap as it can be: its outline (how it may end, 
 file groups that it is about, and all of it. The plan file of a compaction names files without their partition, that of
 a clustering by their full path; of either only the last part of a path counts, as the partition is given beside it.
 
-A rollback has a plan as well: it says what is rolled back, and which files go.
+Rollbacks and cleans have plans as well: what is rolled back, and which files are deleted.
 
 Plans do not hold the sizes of files. What is read is estimated from the metrics that every plan carries, ours and
 Java's: it is used to balance the load, never to find anything.
@@ -19,6 +19,8 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, InvalidRequestError, NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.plans import (
+    CleanMetadata,
+    CleanPlan,
     ClusteringGroup,
     ClusteringPlan,
     CompactionOperation,
@@ -26,6 +28,8 @@ from tablekeeper.format.plans import (
     RequestedReplaceMetadata,
     RollbackPlan,
     SliceInfo,
+    decode_clean_metadata,
+    decode_clean_plan,
     decode_compaction_plan,
     decode_outline,
     decode_outline_note,
@@ -60,6 +64,8 @@ __all__ = [
     "encode_plan",
     "find_plan",
     "find_rollback",
+    "load_clean_metadata",
+    "load_clean_plan",
     "load_pending_outline",
     "load_plan",
     "load_plan_outline",
@@ -169,6 +175,18 @@ def load_rollback_plan(storage: Storage, config: TableConfig, rollback: Instant)
         if rollback.state is State.REQUESTED:
             return None
         raise
+
+
+def load_clean_plan(storage: Storage, config: TableConfig, clean: Instant) -> CleanPlan | None:
+    """What a clean set out to delete; None if its requested file is empty, as some Java stores show it at first."""
+    requested = _requested(clean)
+    content = load_content(storage, config, requested)
+    return decode_clean_plan(content, file=instant_path(config, requested)) if content else None
+
+
+def load_clean_metadata(storage: Storage, config: TableConfig, clean: Instant) -> CleanMetadata:
+    """What a completed clean says it deleted."""
+    return decode_clean_metadata(load_content(storage, config, clean), file=instant_path(config, clean))
 
 
 def encode_plan(plan: Plan, kind: ServiceKind, *, spec: StorageSpec) -> bytes:

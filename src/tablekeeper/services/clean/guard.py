@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tablekeeper.errors import PlanHeldError
-from tablekeeper.format.plans import CleanPlan, decode_clean_plan
+from tablekeeper.format.plans import CleanPlan
 from tablekeeper.model import Action, Instant, RequestedTime, State
-from tablekeeper.timeline import Timeline, instant_path, load_content, remove_instant_files, start_inflight
+from tablekeeper.services.plans.hold import refuse_held
+from tablekeeper.timeline import Timeline, remove_instant_files, start_inflight
+from tablekeeper.timeline.plans import load_clean_plan
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
 from tablekeeper.txn.publish import confirm_pending
 
 __all__ = ["Taken", "begin_taken", "take_clean"]
@@ -45,16 +46,15 @@ def take_clean(environment: TableEnvironment, clean: RequestedTime) -> Taken | N
         current = timeline.find(clean)
         if current is None or current.is_completed:
             return None
-        _refuse_held(held, clean)
-        requested = Instant(clean, Action.CLEAN, State.REQUESTED)
-        content = load_content(held.storage, held.config, requested)
-        # Some Java stores show a file before its contents. Nothing was deleted without a plan.
-        if not content or _is_outdated(timeline, current):
-            inflight = Instant(clean, Action.CLEAN, State.INFLIGHT)
+        refuse_held(held, current, held.load_heartbeats())
+        outdated = _is_outdated(timeline, current)
+        plan = None if outdated else load_clean_plan(held.storage, held.config, current)
+        # Nothing was deleted without a plan.
+        if plan is None:
+            states = (State.INFLIGHT, State.REQUESTED)
             held.lease.check()
-            remove_instant_files(held.storage, held.config, inflight, requested)
+            remove_instant_files(held.storage, held.config, *(Instant(clean, Action.CLEAN, state) for state in states))
             return None
-        plan = decode_clean_plan(content, file=instant_path(held.config, requested))
         return begin_taken(held, clean, plan, create=lambda: current, was_resumed=True)
 
 
@@ -91,17 +91,3 @@ def _is_outdated(timeline: Timeline, clean: Instant) -> bool:
         i.action in _WAYS_BACK and i.completed_at is not None and i.completed_at.value > clean.requested_at.value
         for i in timeline.completed
     )
-
-
-def _refuse_held(environment: TableEnvironment, clean: RequestedTime) -> None:
-    heartbeats = environment.load_heartbeats()
-    if heartbeats.is_active(clean):
-        age_s = heartbeats.ages[clean]
-        owner = load_heartbeat_owner(environment.storage, clean)
-        raise PlanHeldError(
-            f"table {environment.config.name}: {owner or 'another process'} is executing the clean {clean}, its "
-            f"heartbeat is {age_s:.0f} s old. Leave it to that process; should it have died, the clean is free "
-            f"{heartbeats.lapses_after_s:.0f} s after the last beat.",
-            instant=clean.value,
-            heartbeat_age_s=age_s,
-        )

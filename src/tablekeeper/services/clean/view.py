@@ -21,7 +21,6 @@ from tablekeeper.errors import NotFoundError
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import (
     CleanMetadata,
-    decode_clean_metadata,
     decode_rollback_metadata,
 )
 from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
@@ -46,7 +45,7 @@ from tablekeeper.snapshot.retention import plan_retained
 from tablekeeper.snapshot.slices import decode_partition_files, load_all_files_by_listing, load_files_by_listing
 from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content, load_timeline
 from tablekeeper.timeline.history import archived_completions
-from tablekeeper.timeline.plans import load_plan
+from tablekeeper.timeline.plans import load_clean_metadata, load_plan
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.savepoints import load_savepoint_if_there, savepoints_of
@@ -183,8 +182,7 @@ def load_last_clean(environment: TableEnvironment, timeline: Timeline) -> LastCl
     instant = find_last_clean(timeline)
     if instant is None:
         return None
-    content = load_content(environment.storage, environment.config, instant)
-    return LastClean(instant, decode_clean_metadata(content, file=instant_path(environment.config, instant)))
+    return LastClean(instant, load_clean_metadata(environment.storage, environment.config, instant))
 
 
 def load_holds(environment: TableEnvironment, *, savepoints: Iterable[Instant], plans: Iterable[Instant]) -> Holds:

@@ -25,13 +25,13 @@ from tablekeeper.errors import (
     FencedError,
     InvalidRequestError,
     PlanCancelledError,
-    PlanHeldError,
     StorageError,
     TablekeeperError,
 )
 from tablekeeper.model import Action, Instant, Plan, RequestedTime, State
 from tablekeeper.services.plans.cancel import remove_plan
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
+from tablekeeper.services.plans.hold import refuse_cancelled, refuse_held
 from tablekeeper.services.plans.input_check import refuse_damaged_input
 from tablekeeper.services.plans.service import Attempt, Rewritten, Service, ServiceResult
 from tablekeeper.services.plans.window import recorded_pending
@@ -49,7 +49,7 @@ from tablekeeper.txn.commit import OpenWrite, refuse_during_restore
 from tablekeeper.txn.concurrent_commits import NoPhantoms
 from tablekeeper.txn.conflict import WriteKind
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, HeartbeatView, load_heartbeat_owner
+from tablekeeper.txn.heartbeat import Heartbeat, load_heartbeat_owner
 from tablekeeper.txn.lost_completions import refuse_lost_completion
 from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.rollback import rollback_approved
@@ -113,7 +113,7 @@ def _pass_guard(
             raise InvalidRequestError(f"{current} is a plan of {kind.value}, not of {service.kind.value}.")
         refuse_during_restore(held, timeline, instant)
         if settings.guard:
-            _refuse_held(held, current, heartbeats)
+            refuse_held(held, current, heartbeats)
         plan, _ = threads.together(lambda: load_executable_plan(held, current), held.lease.check)
         is_retry = (
             current.state is State.INFLIGHT or find_rollback(held.storage, held.config, timeline, current) is not None
@@ -123,7 +123,7 @@ def _pass_guard(
                 f"{current} is a mutable plan that was begun or is being rolled back, and is not executed again. The "
                 "next clean removes it; schedule a new plan."
             )
-        _refuse_cancelled(current, cancelled)
+        refuse_cancelled(current, cancelled)
         refuse_lost_completion(held, current)
         if is_retry:
             # Much was read since.
@@ -137,28 +137,6 @@ def _pass_guard(
                 heartbeat.stop()
                 raise
     return _Entered(current, plan, timeline, heartbeat, attempt, is_retry)
-
-
-def _refuse_held(environment: TableEnvironment, current: Instant, heartbeats: HeartbeatView) -> None:
-    if not heartbeats.is_active(current.requested_at):
-        return
-    age_s = heartbeats.ages[current.requested_at]
-    owner = (load_heartbeat_owner(environment.storage, current.requested_at) or "").partition(" ")[0]
-    raise PlanHeldError(
-        f"{current}: {owner or 'another process'} is executing it, its heartbeat is {age_s:.0f} s old. Leave it to "
-        f"that process; should it have died, the plan is free {heartbeats.lapses_after_s:.0f} s after the last beat.",
-        instant=current.requested_at.value,
-        heartbeat_age_s=age_s,
-    )
-
-
-def _refuse_cancelled(current: Instant, request: CancelRequest | None) -> None:
-    if request is not None:
-        raise PlanCancelledError(
-            f"{current} was cancelled ({request.reason}) and is not executed. The next clean removes what is left.",
-            instant=current.requested_at.value,
-            reason=request.reason,
-        )
 
 
 def _execute(request: WriteRequest, service: Service, entered: _Entered) -> ServiceResult:

@@ -1,8 +1,8 @@
-"""Holding a plan for another program that executes it, and that does not pass the guard by itself.
+"""Held plans: a plan is held while its executor has an active heartbeat, and nobody else may execute it.
 
-Java Hudi takes the guard for compactions, and executes clusterings and log compactions without one. It knows nothing of
-our flags and cancel requests either. Before it executes a plan for us, its caller asks here and holds the plan with
-a heartbeat meanwhile, so that nobody else executes it or rolls it back.
+Java Hudi has a guard for compactions, and executes clusterings and log compactions without one. It also knows nothing
+of our flags and cancel requests. So whoever lets Java execute a plan asks here first, and holds the plan with a
+heartbeat while Java works, so that nobody else executes it or rolls it back.
 """
 
 from __future__ import annotations
@@ -11,16 +11,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tablekeeper.errors import PlanCancelledError, PlanHeldError, UnsupportedFeatureError
-from tablekeeper.format.plans.outline import decode_outline
-from tablekeeper.model import Action, Instant, PlanFlags, State
-from tablekeeper.timeline import instant_path, load_content
-from tablekeeper.txn.cancel_requests import load_cancel_request
+from tablekeeper.model import Instant
+from tablekeeper.timeline.plans import load_plan_outline
+from tablekeeper.txn.cancel_requests import CancelRequest, load_cancel_request
 from tablekeeper.txn.environment import TableEnvironment
-from tablekeeper.txn.heartbeat import Heartbeat, start_heartbeat
+from tablekeeper.txn.heartbeat import Heartbeat, HeartbeatView, load_heartbeat_owner, start_heartbeat
 
-__all__ = ["hold_plan", "refuse_for_others"]
+__all__ = ["hold_plan", "refuse_cancelled", "refuse_for_others", "refuse_held"]
 
 _OWNER = "another-program"
+
+
+def refuse_held(environment: TableEnvironment, plan: Instant, heartbeats: HeartbeatView) -> None:
+    """Raise `PlanHeldError` if another process is executing this plan or clean."""
+    requested_at = plan.requested_at
+    if not heartbeats.is_active(requested_at):
+        return
+    age_s = heartbeats.ages[requested_at]
+    owner = (load_heartbeat_owner(environment.storage, requested_at) or "").partition(" ")[0]
+    raise PlanHeldError(
+        f"{plan}: {owner or 'another process'} is executing it, its heartbeat is {age_s:.0f} s old. Leave it to that "
+        f"process; if it died, the plan is free {heartbeats.lapses_after_s:.0f} s after the last beat.",
+        instant=requested_at.value,
+        heartbeat_age_s=age_s,
+    )
+
+
+def refuse_cancelled(plan: Instant, request: CancelRequest | None) -> None:
+    """Raise `PlanCancelledError` if there is a request to cancel this plan."""
+    if request is not None:
+        raise PlanCancelledError(
+            f"{plan} was cancelled ({request.reason}) and is not executed. The next clean removes what is left.",
+            instant=plan.requested_at.value,
+            reason=request.reason,
+        )
 
 
 def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
@@ -29,26 +53,14 @@ def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
     `PlanHeldError` if another process executes it, `PlanCancelledError` if it was cancelled, `UnsupportedFeatureError`
     if it may have to yield: only our own executor looks for that before it commits.
     """
-    if _load_flags(environment, plan).can_be_removed:
+    flags = load_plan_outline(environment.storage, environment.config, plan).flags
+    if flags.can_be_removed:
         raise UnsupportedFeatureError(
             f"{plan} is a plan that can be cancelled, and only tablekeeper yields then. Execute it with an engine of "
             "tablekeeper, or schedule a plan that is neither cancellable nor mutable."
         )
-    request = load_cancel_request(environment.storage, plan.requested_at)
-    if request is not None:
-        raise PlanCancelledError(
-            f"{plan} was cancelled ({request.reason}) and is not executed.",
-            instant=plan.requested_at.value,
-            reason=request.reason,
-        )
-    heartbeats = environment.load_heartbeats()
-    if heartbeats.is_active(plan.requested_at):
-        age_s = heartbeats.ages[plan.requested_at]
-        raise PlanHeldError(
-            f"{plan}: another process is executing it, its heartbeat is {age_s:.0f} s old. Leave it to that process.",
-            instant=plan.requested_at.value,
-            heartbeat_age_s=age_s,
-        )
+    refuse_cancelled(plan, load_cancel_request(environment.storage, plan.requested_at))
+    refuse_held(environment, plan, environment.load_heartbeats())
 
 
 @contextmanager
@@ -76,11 +88,3 @@ def hold_plan(environment: TableEnvironment, plan: Instant) -> Iterator[Heartbea
         )
     with heartbeat:
         yield heartbeat
-
-
-def _load_flags(environment: TableEnvironment, plan: Instant) -> PlanFlags:
-    requested = Instant(plan.requested_at, plan.action, State.REQUESTED)
-    content = load_content(environment.storage, environment.config, requested)
-    file = instant_path(environment.config, requested)
-    is_clustering = plan.action is Action.CLUSTERING
-    return PlanFlags.from_metadata(decode_outline(content, file=file, is_clustering=is_clustering).extra)

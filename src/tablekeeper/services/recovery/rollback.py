@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.plans import decode_clean_metadata, decode_clean_plan
 from tablekeeper.metadata_table.update import release_indexes
 from tablekeeper.model import (
     Action,
@@ -34,9 +33,9 @@ from tablekeeper.snapshot.slices import (
     load_files_of_instant,
     load_partitions_by_listing,
 )
-from tablekeeper.timeline import Timeline, instant_path, load_commit_metadata, load_content
+from tablekeeper.timeline import Timeline, load_commit_metadata
 from tablekeeper.timeline.history import archived_completions, load_history
-from tablekeeper.timeline.plans import find_rollback, load_rollback_plan
+from tablekeeper.timeline.plans import find_rollback, load_clean_metadata, load_clean_plan, load_rollback_plan
 from tablekeeper.txn.concurrent_commits import load_touched
 from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.rollback import leaves_with_attempt, load_files_of, resume_rollback, rollback_approved
@@ -214,10 +213,8 @@ def _load_files_of_cleans(environment: TableEnvironment, timeline: Timeline) -> 
     for clean in timeline.pending:
         if clean.action is not Action.CLEAN:
             continue
-        requested = Instant(clean.requested_at, Action.CLEAN, State.REQUESTED)
-        content = load_content(environment.storage, environment.config, requested)
-        if content:
-            plan = decode_clean_plan(content, file=instant_path(environment.config, requested))
+        plan = load_clean_plan(environment.storage, environment.config, clean)
+        if plan is not None:
             for partition, files in plan.files.items():
                 found.update(join_path(partition, file.path.rpartition("/")[2]) for file in files)
     return frozenset(found)
@@ -233,8 +230,7 @@ def _load_cleaned_since(
             continue
         if clean.completed_at.value < current.requested_at.value:
             continue
-        content = load_content(environment.storage, environment.config, clean)
-        metadata = decode_clean_metadata(content, file=instant_path(environment.config, clean))
+        metadata = load_clean_metadata(environment.storage, environment.config, clean)
         for partition, done in metadata.partitions.items():
             for file in _files(partition, [(path.rpartition("/")[2], 0) for path in done.succeeded]):
                 found.setdefault(file.group, []).append(file)
