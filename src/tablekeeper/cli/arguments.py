@@ -45,25 +45,23 @@ TablePath = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from, as a traceback.")]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option",
+
+
+def _pairs(name: str, help_text: str) -> Any:
+    return typer.Option(
+        name,
         metavar="NAME=VALUE",
         callback=lambda given: _checked_options(given or []),
-        help="A setting of the store, for example region=eu-west-1. Can be repeated.",
+        help=f"{help_text} Can be repeated.",
         show_default=False,
-    ),
+    )
+
+
+StorageOption = Annotated[
+    list[str] | None, _pairs("--storage-option", "A setting of the store, for example region=eu-west-1.")
 ]
 TableOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        callback=lambda given: _checked_options(given or []),
-        help="An option of the table, such as the lock provider that its writers use. Can be repeated.",
-        show_default=False,
-    ),
+    list[str] | None, _pairs("--option", "An option of the table, such as the lock provider that its writers use.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 

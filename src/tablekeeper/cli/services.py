@@ -80,11 +80,8 @@ def compact(
     mutable: Mutable = False,
 ) -> None:
     """Merge the logs of a merge-on-read table into new base files."""
-    with _progress() as progress:
-        table = call.open(progress=progress)
-        asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
-        done = _do(step, table, ServiceKind.COMPACTION, asked)
-    _show_all(call, done)
+    asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
+    _do(call, step, ServiceKind.COMPACTION, asked)
 
 
 @table_command(
@@ -102,11 +99,8 @@ def log_compact(
     mutable: Mutable = False,
 ) -> None:
     """Merge many small logs of a file group into one, leaving base files alone."""
-    with _progress() as progress:
-        table = call.open(progress=progress)
-        asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
-        done = _do(step, table, ServiceKind.LOG_COMPACTION, asked)
-    _show_all(call, done)
+    asked = {"partitions": partitions, "cancellable": cancellable, "mutable": mutable}
+    _do(call, step, ServiceKind.LOG_COMPACTION, asked)
 
 
 @table_command(
@@ -126,18 +120,15 @@ def cluster(
     mutable: Mutable = False,
 ) -> None:
     """Rewrite small files into larger ones, with their rows in order."""
-    with _progress() as progress:
-        table = call.open(progress=progress)
-        asked = {
-            "order_by": _columns(order_by),
-            "strategy": strategy,
-            "target_file_size": target_file_size,
-            "partitions": partitions,
-            "cancellable": cancellable,
-            "mutable": mutable,
-        }
-        done = _do(step, table, ServiceKind.CLUSTERING, asked)
-    _show_all(call, done)
+    asked = {
+        "order_by": _columns(order_by),
+        "strategy": strategy,
+        "target_file_size": target_file_size,
+        "partitions": partitions,
+        "cancellable": cancellable,
+        "mutable": mutable,
+    }
+    _do(call, step, ServiceKind.CLUSTERING, asked)
 
 
 @table_command(
@@ -237,8 +228,15 @@ def explain(
     call.show(explained)
 
 
-def _do(step: Step, table: Table, kind: ServiceKind, asked: dict[str, Any]) -> list[Any]:
-    """What was done of the service, None in it for nothing."""
+def _do(call: TableCall, step: Step, kind: ServiceKind, asked: dict[str, Any]) -> None:
+    """Run this step of a service, and show what was done."""
+    with _progress() as progress:
+        done = _done(step, call.open(progress=progress), kind, asked)
+    _show_all(call, done)
+
+
+def _done(step: Step, table: Table, kind: ServiceKind, asked: dict[str, Any]) -> list[Any]:
+    """What was done; None in it stands for nothing."""
     run, schedule = {
         ServiceKind.COMPACTION: (table.compact, table.schedule_compaction),
         ServiceKind.LOG_COMPACTION: (table.log_compact, table.schedule_log_compaction),

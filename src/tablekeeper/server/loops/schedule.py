@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.server.decisions.choose import choose_next, tell_order
 from tablekeeper.server.decisions.outcomes import Verdict, choose_engine, judge_attempt
-from tablekeeper.server.engines.protocol import JobState
+from tablekeeper.server.engines.protocol import Job, JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, make_job, settle
 from tablekeeper.server.model import Attempt, AttemptOutcome, ManagedTable, Operation, Signal, is_asked_for
 from tablekeeper.server.places import AllowedPlaces, ForbiddenPlaceError
@@ -115,20 +115,7 @@ class ScheduleLoop:
             job_id,
             extra=about(operation),
         )
-        self._watch(
-            Watched(
-                operation=operation,
-                number=left.number,
-                job=job,
-                job_id=job_id,
-                engine=left.engine,
-                max_failures=policy.max_failures or 1,
-                has_fallback=_has_fallback(policy, left.engine),
-                renewed_s=self._now_s,
-                since_s=self._now_s,
-                is_planned=operation.is_planned,
-            )
-        )
+        self._watch(operation, policy, number=left.number, job=job, job_id=job_id, engine=left.engine)
         return True
 
     def _has_to_wait(self, operation: Operation, policy: Policy) -> bool:
@@ -166,20 +153,7 @@ class ScheduleLoop:
             self._settle(operation, policy, AttemptOutcome.FAILED, message, number=attempt.number)
             return
         store.record_job(operation.lease, attempt.number, job_id)
-        self._watch(
-            Watched(
-                operation=operation,
-                number=attempt.number,
-                job=job,
-                job_id=job_id,
-                engine=engine.name,
-                max_failures=policy.max_failures or 1,
-                has_fallback=_has_fallback(policy, engine.name),
-                renewed_s=self._now_s,
-                since_s=self._now_s,
-                is_planned=operation.is_planned,
-            )
-        )
+        self._watch(operation, policy, number=attempt.number, job=job, job_id=job_id, engine=engine.name)
         _LOG.info(
             "operation %d: attempt %d started as %s",
             operation.operation_id,
@@ -203,8 +177,20 @@ class ScheduleLoop:
         ended = None if number is None else EndedAttempt(number, outcome, message)
         settle(self._context, operation, verdict, ended)
 
-    def _watch(self, watched: Watched) -> None:
-        self._context.watched[watched.operation.operation_id] = watched
+    def _watch(self, operation: Operation, policy: Policy, *, number: int, job: Job, job_id: str, engine: str) -> None:
+        """From here on the attempt of this number is looked after."""
+        self._context.watched[operation.operation_id] = Watched(
+            operation=operation,
+            number=number,
+            job=job,
+            job_id=job_id,
+            engine=engine,
+            max_failures=policy.max_failures or 1,
+            has_fallback=_has_fallback(policy, engine),
+            renewed_s=self._now_s,
+            since_s=self._now_s,
+            is_planned=operation.is_planned,
+        )
 
     @property
     def _now_s(self) -> float:

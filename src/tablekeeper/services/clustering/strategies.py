@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tablekeeper.config.service_settings import SCOPE_PARAM, ClusteringSettings, PartitionFilter, SliceOrder
+from tablekeeper.config.service_settings import ClusteringSettings, PartitionFilter, SliceOrder
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.model import FileGroupId, FileSlice, Work
 from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
 from tablekeeper.services.plans.strategies import (
+    SettingsStrategy,
     StrategyRegistry,
     leave_out_partitions,
     leave_out_slices,
@@ -51,7 +52,7 @@ _HOURS = 24
 _RANKING = frozenset({PartitionFilter.RECENT_DAYS, PartitionFilter.DAY_ROLLING})
 
 
-class ClusteringStrategy:
+class ClusteringStrategy(SettingsStrategy[ClusteringSettings]):
     """Base of all strategies of clustering. As it stands it packs all slices of a partition into groups by size.
 
     `now_ms` is the moment of planning, in milliseconds since the epoch, for filters that look at the hour (in UTC).
@@ -60,7 +61,7 @@ class ClusteringStrategy:
     is_incremental = True
 
     def __init__(self, settings: ClusteringSettings, *, now_ms: int) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.now_ms = now_ms
 
     @property
@@ -70,14 +71,6 @@ class ClusteringStrategy:
     @property
     def class_name(self) -> str:
         return self.settings.layout.class_name
-
-    @property
-    def params(self) -> Mapping[str, str]:
-        return {**self.settings.params, SCOPE_PARAM: self.scope}
-
-    @property
-    def scope(self) -> str:
-        return self.settings.scope
 
     @property
     def ranks_partitions(self) -> bool:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tablekeeper.config.service_settings import SCOPE_PARAM, CompactionSettings
+from tablekeeper.config.service_settings import CompactionSettings
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import FileGroupId, FileSlice, Work
 from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice
 from tablekeeper.services.plans.strategies import (
+    SettingsStrategy,
     StrategyRegistry,
     day_of_partition,
     leave_out_partitions,
@@ -58,7 +59,7 @@ class SliceChoice:
     left_out: tuple[LeftOut, ...] = ()
 
 
-class CompactionStrategy:
+class CompactionStrategy(SettingsStrategy[CompactionSettings]):
     """Base of all strategies of compaction. As it stands it compacts every slice that has logs.
 
     `now_ms` is the moment of planning, in milliseconds since the epoch, for strategies that look at the day (in UTC).
@@ -69,7 +70,7 @@ class CompactionStrategy:
     """Set it where `choose_partitions` compares partitions with each other: it is given all of the table then."""
 
     def __init__(self, settings: CompactionSettings, *, now_ms: int) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.now_ms = now_ms
 
     @property
@@ -81,18 +82,6 @@ class CompactionStrategy:
     @property
     def class_name(self) -> str:
         return _EXECUTOR
-
-    @property
-    def params(self) -> Mapping[str, str]:
-        return {**self.settings.params, SCOPE_PARAM: self.scope}
-
-    @property
-    def scope(self) -> str:
-        return self.settings.scope
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        """Which of these partitions to look into; all of them here."""
-        return PartitionChoice(tuple(partitions))
 
     def choose_slices(self, slices: Sequence[FileSlice]) -> SliceChoice:
         """Which of these slices, which all have logs and are free, to compact; all of them here."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from tablekeeper.config.service_settings import SCOPE_PARAM, LogCompactionSettings
+from tablekeeper.config.service_settings import LogCompactionSettings
 from tablekeeper.model import FileGroupId, FileSlice, Work
-from tablekeeper.services.plans.service import Draft, PartitionChoice
-from tablekeeper.services.plans.strategies import leave_out_slices, split_planned
+from tablekeeper.services.plans.service import Draft
+from tablekeeper.services.plans.strategies import SettingsStrategy, leave_out_slices, split_planned
 
 __all__ = ["LogCompactionStrategy"]
 
@@ -15,7 +15,7 @@ __all__ = ["LogCompactionStrategy"]
 _EXECUTOR = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 
 
-class LogCompactionStrategy:
+class LogCompactionStrategy(SettingsStrategy[LogCompactionSettings]):
     """Slices with many log blocks, or log files, whose logs are worth to be made into one.
 
     `blocks` counts the log blocks of a slice; one of our delta commits writes one log file with a block or two, so that
@@ -26,7 +26,7 @@ class LogCompactionStrategy:
     ranks_partitions = False
 
     def __init__(self, settings: LogCompactionSettings, *, blocks: Callable[[FileSlice], int] | None = None) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._blocks = blocks or (lambda each: len(each.logs))
 
     @property
@@ -36,17 +36,6 @@ class LogCompactionStrategy:
     @property
     def class_name(self) -> str:
         return _EXECUTOR
-
-    @property
-    def params(self) -> Mapping[str, str]:
-        return {**self.settings.params, SCOPE_PARAM: self.scope}
-
-    @property
-    def scope(self) -> str:
-        return self.settings.scope
-
-    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
-        return PartitionChoice(tuple(partitions))
 
     def plan(self, slices: Sequence[FileSlice], *, planned: frozenset[FileGroupId]) -> Draft:
         """One piece of work a slice."""

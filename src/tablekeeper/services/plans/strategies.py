@@ -15,12 +15,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tablekeeper.config.service_settings import (
+    SCOPE_PARAM,
+    ClusteringSettings,
+    CompactionSettings,
+    LogCompactionSettings,
+)
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import FileGroupId, FileSlice, Strategy
 from tablekeeper.services.plans.service import Draft, LeftOut, PartitionChoice, PlanningStrategy
 
 __all__ = [
     "OnlyPartitions",
+    "SettingsStrategy",
     "StrategyRegistry",
     "StrategyService",
     "day_of_partition",
@@ -34,6 +41,7 @@ _HIVE_NAME = re.compile(r"[^/=]+=")
 _JAVA = "org.apache.hudi."
 
 S = TypeVar("S")
+T = TypeVar("T", bound=CompactionSettings | LogCompactionSettings | ClusteringSettings)
 
 
 class StrategyService:
@@ -45,6 +53,25 @@ class StrategyService:
     @property
     def plan_strategy(self) -> Strategy:
         return Strategy(self.strategy.class_name, dict(self.strategy.params))
+
+
+class SettingsStrategy(Generic[T]):
+    """What strategies have in common that are made of settings: plans record these, and the settings say the scope."""
+
+    def __init__(self, settings: T) -> None:
+        self.settings = settings
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        return {**self.settings.params, SCOPE_PARAM: self.scope}
+
+    @property
+    def scope(self) -> str:
+        return self.settings.scope
+
+    def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
+        """Which of these partitions to look into; all of them here."""
+        return PartitionChoice(tuple(partitions))
 
 
 class StrategyRegistry(Generic[S]):
