@@ -28,6 +28,6 @@ def test_a_mutable_plan_that_was_begun_is_refused_to_both() -> None:
 
 
 def test_a_guard_that_lets_two_in_is_found_by_exploring() -> None:
-    with patch.object(execute, "_refuse_held", lambda *_: None):
+    with patch.object(execute, "refuse_held", lambda *_: None):
         found = explore(SCENARIOS["immutable A: two execute a new plan"], preemptions=1, faults=0, most_runs=40)
     assert found.failures

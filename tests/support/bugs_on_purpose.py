@@ -179,7 +179,7 @@ def the_guard_has_no_transaction() -> Patch:
 
 @bug("many executors")
 def the_guard_passes_over_heartbeats() -> Patch:
-    return patch.object(execute, "_refuse_held", _nothing)
+    return patch.object(execute, "refuse_held", _nothing)
 
 
 @bug("many executors")
@@ -201,7 +201,7 @@ def a_mutable_plan_is_executed_again() -> Patch:
 @bug("cancelled at work")
 def a_cancelled_plan_is_executed() -> Patch:
     return _both(
-        patch.object(execute, "_refuse_cancelled", _nothing), patch.object(AttemptGuard, "check_now", _nothing)
+        patch.object(execute, "refuse_cancelled", _nothing), patch.object(AttemptGuard, "check_now", _nothing)
     )
 
 
