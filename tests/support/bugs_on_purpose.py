@@ -161,7 +161,7 @@ def the_last_look_finds_everything_in_order() -> Patch:
 
 @bug("emptied partitions")
 def a_clean_removes_partitions_under_writers() -> Patch:
-    return patch.object(clean_execute, "INGESTION", frozenset())
+    return patch.object(clean_execute, "_is_written", _says(False))
 
 
 @bug("drivers")
@@ -200,9 +200,7 @@ def a_mutable_plan_is_executed_again() -> Patch:
 
 @bug("cancelled at work")
 def a_cancelled_plan_is_executed() -> Patch:
-    return _both(
-        patch.object(execute, "refuse_cancelled", _nothing), patch.object(AttemptGuard, "check_now", _nothing)
-    )
+    return _both(patch.object(execute, "refuse_cancelled", _nothing), patch.object(AttemptGuard, "check_now", _nothing))
 
 
 @bug("cancelled at work")

@@ -85,6 +85,11 @@ class Timeline:
         return tuple(i for i in self.pending if i.action.is_plan)
 
     @cached_property
+    def pending_ingestion(self) -> tuple[Instant, ...]:
+        """Writes of rows that have begun and not completed, by requested time."""
+        return tuple(i for i in self.pending if i.action.is_ingestion)
+
+    @cached_property
     def pending_rollbacks(self) -> tuple[Instant, ...]:
         """Rollbacks that were begun and are not finished, by requested time."""
         return tuple(i for i in self.pending if i.action is Action.ROLLBACK)

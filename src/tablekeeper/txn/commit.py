@@ -47,7 +47,7 @@ from tablekeeper.timeline.plans import find_rollback
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.attempts import AttemptId, begin_attempt, fence_attempts
 from tablekeeper.txn.concurrent_commits import ConflictCheck, NoPhantoms, Phantoms, load_touched
-from tablekeeper.txn.conflict import OwnWrite, WriteKind, pending_kind
+from tablekeeper.txn.conflict import OwnWrite, WriteKind
 from tablekeeper.txn.environment import TableEnvironment, time_after
 from tablekeeper.txn.heartbeat import Heartbeat
 from tablekeeper.txn.late_files import sweep_late_files
@@ -274,7 +274,7 @@ class _Announcements:
         if not self._write.is_cancellable:
             return []
         environment = self._environment
-        silent = [i for i in timeline.pending if pending_kind(i) is WriteKind.INGESTION and self._is_silent(i)]
+        silent = [i for i in timeline.pending_ingestion if self._is_silent(i)]
         if not silent:
             return []
         heartbeats = environment.load_heartbeats()

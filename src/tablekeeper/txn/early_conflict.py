@@ -23,7 +23,7 @@ from tablekeeper.format.data_files import encode_base_name, encode_log_name
 from tablekeeper.model import FileGroupId, Instant, RequestedTime
 from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.concurrent_commits import ConflictCheck, NoPhantoms, conflict_error
-from tablekeeper.txn.conflict import OwnWrite, WriteKind, overlapping_groups, pending_kind
+from tablekeeper.txn.conflict import OwnWrite, WriteKind, overlapping_groups
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_groups
 
@@ -56,7 +56,7 @@ class EarlyConflicts:
         self._planned = [each for each in planned if environment.by_bucket or not each.is_new]
         self._groups = frozenset(each.group for each in self._planned)
         # Times are given out under the lock: a write that began earlier was pending when this one began.
-        self._earlier = [i for i in write.at_start.pending if pending_kind(i) is WriteKind.INGESTION]
+        self._earlier = list(write.at_start.pending_ingestion)
 
     def announce(self) -> None:
         """Raise `ConflictError` if somebody is in the way; else tell others what this write is about to touch."""
@@ -161,14 +161,14 @@ def await_earlier_writer(environment: TableEnvironment, error: ConflictError) ->
     clock = environment.runtime.clock
     deadline_s = clock.monotonic_s() + environment.lock_settings.acquire_timeout_s
     pause_s = _FIRST_PAUSE_S
-    while clock.monotonic_s() < deadline_s and _is_at_work(environment, writer):
+    while clock.monotonic_s() < deadline_s and _is_writing(environment, writer):
         clock.sleep(pause_s * (0.5 + environment.runtime.ids.jitter()))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _is_at_work(environment: TableEnvironment, writer: RequestedTime) -> bool:
+def _is_writing(environment: TableEnvironment, writer: RequestedTime) -> bool:
     found = environment.load_timeline().find(writer)
-    if found is None or found.is_completed or pending_kind(found) is not WriteKind.INGESTION:
+    if found is None or found.is_completed or not found.action.is_ingestion:
         return False
     heartbeats = environment.load_heartbeats()
     return heartbeats.is_active(writer)

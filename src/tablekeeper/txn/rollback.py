@@ -90,11 +90,11 @@ def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Ins
     Table services are not among them.
     """
     policy = environment.concurrency.failed_writes
-    pending = [i for i in timeline.pending if i.action.is_ingestion]
+    pending = timeline.pending_ingestion
     if not pending or policy is FailedWrites.NEVER:
         return []
     if policy is FailedWrites.EAGER:
-        return pending
+        return list(pending)
     heartbeats = environment.load_heartbeats()
     return [i for i in pending if not heartbeats.is_active(i.requested_at)]
 

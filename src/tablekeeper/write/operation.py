@@ -28,7 +28,6 @@ from tablekeeper.timeline.history import archived_completions
 from tablekeeper.txn.cancelled_plans import remove_cancelled_plans
 from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
 from tablekeeper.txn.concurrent_commits import NoPhantoms, Phantoms, load_planned_groups
-from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.early_conflict import EarlyConflicts, PlannedGroup
 from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_idle_rollbacks, withdraw_write
 from tablekeeper.write.bulk import write_live_files, write_new_files
@@ -166,9 +165,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         files = _write_groups(request, write, context, planned)
         phantoms = _phantoms_of_overwrite(request, partitions)
         if request.tags_keys and slices is not None:
-            beside_others = request.is_mor and any(
-                pending_kind(i) is WriteKind.INGESTION for i in write.at_start.pending
-            )
+            beside_others = request.is_mor and write.at_start.pending_ingestion
             ends = base_ends(write.at_start, slices) if beside_others else {}
             is_global = indexed is not None
             phantoms = PhantomKeys(request.engine, context, by_partition, ends, is_global=is_global)
@@ -369,7 +366,7 @@ def _may_share_with_earlier(request: WriteRequest, write: OpenWrite) -> bool:
     Log files of one slice are merged in the order in which their writers began.
     """
     is_shared = request.environment.concurrency.is_non_blocking
-    return is_shared and any(pending_kind(instant) is WriteKind.INGESTION for instant in write.at_start.pending)
+    return is_shared and bool(write.at_start.pending_ingestion)
 
 
 def _new_buckets(request: WriteRequest, write: OpenWrite) -> NewBuckets:

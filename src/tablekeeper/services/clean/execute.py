@@ -178,9 +178,14 @@ class _Worker:
         return _result(taken, deleted_partitions=removed, lock_held_s=held.lease.held_s)
 
 
+def _is_written(timeline: Timeline) -> bool:
+    """Whether a writer may be about to put a file into a partition."""
+    return bool(timeline.pending_ingestion)
+
+
 def _remove_partitions(environment: TableEnvironment, timeline: Timeline, partitions: Iterable[str]) -> tuple[str, ...]:
     """Remove partitions in which nothing is left. The caller holds the lock, so that nobody begins to write."""
-    if any(i.action.is_ingestion for i in timeline.pending):
+    if _is_written(timeline):
         return ()
     storage = environment.storage
     removed = []

@@ -142,10 +142,9 @@ def _after_news(environment: TableEnvironment, drafted: Drafted, timeline: Timel
     seen = {i.requested_at for i in known}
     plans = [i for i in timeline.pending_plans if i.requested_at not in seen]
     holds = load_holds(environment, savepoints=savepoints, plans=plans)
-    # A running writer may be about to write into a partition that looks abandoned.
-    is_written = any(i.action.is_ingestion for i in timeline.pending)
     draft = drafted.draft.without(holds)
-    return draft.keeping(draft.emptied) if is_written else draft
+    # A running writer may be about to write into a partition that looks abandoned.
+    return draft.keeping(draft.emptied) if timeline.pending_ingestion else draft
 
 
 def _load_occupied(environment: TableEnvironment, draft: CleanDraft) -> frozenset[str]:

@@ -23,7 +23,6 @@ from tablekeeper.errors import ConflictError
 from tablekeeper.model import FileGroupId, FileSlice, Instant, State
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.concurrent_commits import load_inflight
-from tablekeeper.txn.conflict import WriteKind, pending_kind
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.heartbeat import load_heartbeat_owner
 
@@ -51,13 +50,12 @@ class ForeignWrites:
 
 def load_foreign_writes(environment: TableEnvironment, timeline: Timeline) -> ForeignWrites:
     """Those of the timeline that an active heartbeat shows to be another program's. No I/O where nothing is pending."""
-    pending = [i for i in timeline.pending if pending_kind(i) is WriteKind.INGESTION]
-    if not pending:
+    if not timeline.pending_ingestion:
         return ForeignWrites()
     heartbeats = environment.load_heartbeats()
     foreign = [
         i
-        for i in pending
+        for i in timeline.pending_ingestion
         if heartbeats.is_active(i.requested_at) and load_heartbeat_owner(environment.storage, i.requested_at) == ""
     ]
     announced = [load_inflight(environment, i) for i in foreign if i.state is State.INFLIGHT]
