@@ -21,8 +21,13 @@ __all__ = ["json_document", "json_rows", "plain_value"]
 
 
 def json_document(value: Mapping[str, Any]) -> str:
-    """One JSON object on one line."""
-    return json.dumps(value, ensure_ascii=False)
+    """One JSON object on one line. What would move the cursor of a terminal is escaped, as JSON allows for any text."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character)[1:-1]
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tablekeeper.cli.escapes import escaped
 from tablekeeper.cli.json_text import plain_value
 from tablekeeper.table.views import TableDescription, format_bytes
 
-__all__ = ["show_description", "show_files", "show_records", "show_rows", "show_timeline"]
+__all__ = ["show_description", "show_facts", "show_files", "show_records", "show_rows", "show_timeline"]
 
 _CELL_WIDTH = 40
 _GAP = 2
@@ -31,13 +31,8 @@ _NULL = "null"
 
 def show_description(description: TableDescription) -> None:
     """A table at a glance, and its columns with what they are used for."""
+    show_facts(_facts(description))
     console = _console()
-    facts = RichTable.grid(padding=(0, _GAP))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(description).items():
-        facts.add_row(name, Text(escaped(value)))
-    console.print(facts)
     console.print()
     columns = _table()
     for header in ("column", "type", "role"):
@@ -45,6 +40,16 @@ def show_description(description: TableDescription) -> None:
     for name, kind in description.columns:
         columns.add_row(Text(escaped(name)), Text(escaped(kind)), Text(_role(description, name), style="cyan"))
     console.print(columns)
+
+
+def show_facts(facts: Mapping[str, str]) -> None:
+    """Names with their values, one a line; long values go on below."""
+    grid = RichTable.grid(padding=(0, _GAP))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        grid.add_row(name, Text(escaped(value)))
+    _console().print(grid)
 
 
 def show_timeline(facts: Sequence[dict[str, Any]], *, total: int) -> None:

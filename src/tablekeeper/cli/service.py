@@ -8,18 +8,29 @@ everybody on the machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import Progress
 
 from tablekeeper.cli.arguments import AsJson, Debug, StorageOption, examples, option_pairs
+from tablekeeper.cli.escapes import escaped
 from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
-from tablekeeper.cli.screen import show_records
+from tablekeeper.cli.service_views import (
+    show_alarms,
+    show_fields,
+    show_log,
+    show_operation,
+    show_operations,
+    show_table,
+    show_tables,
+    show_tokens,
+    tell,
+)
 from tablekeeper.client.http import ServiceClient, ServiceRefusedError, path_of
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
@@ -32,8 +43,6 @@ management_commands = typer.Typer(
 )
 
 _PAGE = 500
-_TABLE_COLUMNS = ("table", "path", "queue", "priority", "state", "behind", "plans")
-_OPERATION_COLUMNS = ("id", "table", "action", "instant", "status", "runs", "queue", "note")
 
 Url = Annotated[
     str,
@@ -60,7 +69,7 @@ def tables(
     """The registered tables."""
     query = {"search": search, "quarantined": True if quarantined else None}
     found = list(_pages(client_of(url), "/v1/tables", "tables", query, limit=limit))
-    _show(found, as_json=as_json, columns=_TABLE_COLUMNS, row=_table_row)
+    show_tables(found, as_json=as_json)
 
 
 @management_commands.command(
@@ -103,7 +112,7 @@ def add(
     client = client_of(url)
     shared = {"db_name": db, "owner": owner, "queue": queue, "priority": priority}
     added, failed = [], []
-    with Progress(disable=not recursive, transient=True) as progress:
+    with _progress(is_shown=recursive) as progress:
         task = progress.add_task("registering", total=len(paths))
         for each in paths:
             try:
@@ -113,7 +122,7 @@ def add(
                     raise
                 failed.append(f"{each}: {error}")
             progress.advance(task)
-    _show(added, as_json=as_json, columns=_TABLE_COLUMNS, row=_table_row)
+    show_tables(added, as_json=as_json)
     if failed:
         raise InvalidRequestError(f"{len(failed)} of {len(paths)} tables were not registered:\n" + "\n".join(failed))
 
@@ -128,6 +137,7 @@ def rebuild(
     db: Annotated[str, typer.Option(help="Name of the database.")] = "default",
     storage_option: StorageOption = None,
     url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Fill a database that was lost from the tables below a path.
@@ -140,7 +150,7 @@ def rebuild(
     client = client_of(url)
     recorded = waiting = 0
     failed = []
-    with Progress(transient=True) as progress:
+    with _progress() as progress:
         task = progress.add_task("rebuilding", total=len(paths))
         for each in paths:
             try:
@@ -151,19 +161,21 @@ def rebuild(
             except ServiceRefusedError as error:
                 failed.append(f"{each}: {error}")
             progress.advance(task)
-    typer.echo(
-        f"{len(paths) - len(failed)} tables registered, {recorded} completed operations noted, {waiting} plans wait"
-    )
+    done = {"tables": len(paths) - len(failed), "recorded": recorded, "waiting": waiting}
+    told = f"{done['tables']} tables registered, {recorded} completed operations noted, {waiting} plans wait"
+    tell(told, done, as_json=as_json)
     if failed:
         raise InvalidRequestError(f"{len(failed)} of {len(paths)} tables were not rebuilt:\n" + "\n".join(failed))
 
 
 @management_commands.command(epilog=examples("tablekeeper service remove sales.trips"))
 @reported
-def remove(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug = False) -> None:
+def remove(
+    table: TableName, *, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False
+) -> None:
     """Forget a table. Its files are not touched."""
-    client_of(url).delete(_table_path(table))
-    typer.echo(f"{table} is not looked after any more")
+    done = client_of(url).delete(_table_path(table))
+    tell(f"{table} is not looked after any more", done, as_json=as_json)
 
 
 @management_commands.command(
@@ -175,14 +187,15 @@ def pause(
     *,
     resume: Annotated[bool, typer.Option("--resume", help="The end of a pause, or of a quarantine.")] = False,
     url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Start nothing on a table until it is resumed. What runs goes on."""
     client = client_of(url)
     shown = client.post(f"{_table_path(table)}/{'resume' if resume else 'pause'}")
     if resume and shown["quarantine"]:
-        client.post(f"{_table_path(table)}/release")
-    typer.echo(f"{table} is {'looked after again' if resume else 'paused'}")
+        shown = client.post(f"{_table_path(table)}/release")
+    tell(f"{table} is {'looked after again' if resume else 'paused'}", shown, as_json=as_json)
 
 
 @management_commands.command(
@@ -199,7 +212,7 @@ def run(
 ) -> None:
     """Ask for a service now, whether it is due or not."""
     answer = client_of(url).post(f"{_table_path(table)}{path_of('run', service)}")
-    _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+    show_operations([answer], as_json=as_json)
 
 
 @management_commands.command(
@@ -224,7 +237,7 @@ def operations(
     db_name, table_name = _split(table) if table else ("", "")
     query = {"db_name": db_name, "table_name": table_name, "status": status, "action": action, "queue": queue}
     found = list(_pages(client_of(url), "/v1/operations", "operations", query, limit=limit))
-    _show(found, as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+    show_operations(found, as_json=as_json)
 
 
 @management_commands.command(epilog=examples("tablekeeper service show 42", "tablekeeper service show sales.trips"))
@@ -233,11 +246,18 @@ def show(
     what: Annotated[str, typer.Argument(metavar="ID|DB.TABLE", help="An operation, or a table.")],
     *,
     url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """All about an operation with its attempts, or about a table with its policy, as JSON."""
-    path = path_of("v1", "operations", int(what)) if what.isdigit() else _table_path(what)
-    typer.echo(json_document(client_of(url).get(path)))
+    """All about an operation with its attempts, or about a table with its policy."""
+    is_operation = what.isascii() and what.isdigit()
+    found = client_of(url).get(path_of("v1", "operations", int(what)) if is_operation else _table_path(what))
+    if as_json:
+        typer.echo(json_document(found))
+    elif is_operation:
+        show_operation(found)
+    else:
+        show_table(found)
 
 
 @management_commands.command(epilog=examples("tablekeeper service explain 42"))
@@ -247,7 +267,7 @@ def explain(
 ) -> None:
     """Why an operation waits, or why it ran when it did."""
     answer = client_of(url).get(path_of("v1", "operations", operation, "explain"))
-    typer.echo(json_document(answer) if as_json else "\n".join(answer["reasons"]))
+    tell("\n".join(map(escaped, answer["reasons"])), answer, as_json=as_json)
 
 
 @management_commands.command(epilog=examples("tablekeeper service logs 42", "tablekeeper service logs 42 --attempt 1"))
@@ -257,10 +277,12 @@ def logs(
     *,
     attempt: Annotated[int | None, typer.Option(min=1, help="The newest one if left out.")] = None,
     url: Url = "http://localhost:9091",
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """The end of what an attempt printed, also while it runs."""
-    typer.echo(client_of(url).get(path_of("v1", "operations", operation, "log"), {"attempt": attempt}), nl=False)
+    text = client_of(url).get(path_of("v1", "operations", operation, "log"), {"attempt": attempt})
+    show_log(operation, text, as_json=as_json)
 
 
 @management_commands.command(epilog=examples('tablekeeper service cancel 42 --reason "wrong table"'))
@@ -275,7 +297,7 @@ def cancel(
 ) -> None:
     """Cancel what waits; ask what runs to stop."""
     answer = client_of(url).post(path_of("v1", "operations", operation, "cancel"), {"reason": reason})
-    _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+    show_operations([answer], as_json=as_json)
 
 
 @management_commands.command(epilog=examples("tablekeeper service retry 42"))
@@ -285,15 +307,17 @@ def retry(
 ) -> None:
     """Try a failed, cancelled or quarantined operation again."""
     answer = client_of(url).post(path_of("v1", "operations", operation, "retry"))
-    _show([answer], as_json=as_json, columns=_OPERATION_COLUMNS, row=_operation_row)
+    show_operations([answer], as_json=as_json)
 
 
 @management_commands.command(epilog=examples("tablekeeper service clear sales.trips"))
 @reported
-def clear(table: TableName, *, url: Url = "http://localhost:9091", debug: Debug = False) -> None:
+def clear(
+    table: TableName, *, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False
+) -> None:
     """Remove a table's waiting and finished operations from the service. The timeline keeps its plans."""
     answer = client_of(url).post(path_of("v1", "operations", "clear", *_split(table)))
-    typer.echo(f"{answer['cleared']} operations of {table} were removed")
+    tell(f"{answer['cleared']} operations of {table} were removed", answer, as_json=as_json)
 
 
 @management_commands.command(epilog=examples("tablekeeper service instances"))
@@ -302,7 +326,7 @@ def instances(*, url: Url = "http://localhost:9091", as_json: AsJson = False, de
     """The instances of the service and when each was seen."""
     found = client_of(url).get("/v1/instances")["instances"]
     columns = ("instance_id", "host", "pid", "address", "slots", "running", "seen_s_ago", "is_draining")
-    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
+    show_fields(found, columns, as_json=as_json)
 
 
 @management_commands.command(epilog=examples("tablekeeper service queues"))
@@ -310,8 +334,7 @@ def instances(*, url: Url = "http://localhost:9091", as_json: AsJson = False, de
 def queues(*, url: Url = "http://localhost:9091", as_json: AsJson = False, debug: Debug = False) -> None:
     """What waits and runs in each queue."""
     found = client_of(url).get("/v1/queues")["queues"]
-    columns = ("queue", "pending", "claimed", "running", "quarantined")
-    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each.get(name, 0)) for name in columns])
+    show_fields(found, ("queue", "pending", "claimed", "running", "quarantined"), as_json=as_json)
 
 
 @management_commands.command(
@@ -327,8 +350,7 @@ def alarms(
 ) -> None:
     """Open alarms."""
     found = client_of(url).get("/v1/alarms", {"resolved": "true" if resolved else None})["alarms"]
-    columns = ("id", "rule", "text", "opened", "resolved")
-    _show(found, as_json=as_json, columns=columns, row=_alarm_row)
+    show_alarms(found, as_json=as_json)
 
 
 @management_commands.command(
@@ -355,15 +377,13 @@ def tokens(
     if add:
         body = {"name": add, "role": role, "databases": database or [], "path_prefixes": path_prefix or []}
         made = client.post("/v1/tokens", body)
-        typer.echo(json_document(made) if as_json else made["token"])
+        tell(made["token"], made, as_json=as_json)
         return
     if revoke:
-        client.delete(path_of("v1", "tokens", revoke))
-        typer.echo(f"token {revoke} is revoked")
+        done = client.delete(path_of("v1", "tokens", revoke))
+        tell(f"token {revoke} is revoked", done, as_json=as_json)
         return
-    columns = ("token_id", "name", "role", "databases", "path_prefixes", "revoked_ms")
-    found = client.get("/v1/tokens")["tokens"]
-    _show(found, as_json=as_json, columns=columns, row=lambda each: [str(each[name]) for name in columns])
+    show_tokens(client.get("/v1/tokens")["tokens"], as_json=as_json)
 
 
 def client_of(url: str) -> ServiceClient:
@@ -384,48 +404,9 @@ def _pages(
         after = answer["next"]
 
 
-def _show(found: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str], row: Any) -> None:
-    if as_json:
-        for each in found:
-            typer.echo(json_document(each))
-    else:
-        show_records(columns, [row(each) for each in found])
-
-
-def _table_row(table: Mapping[str, Any]) -> list[str]:
-    state = "quarantined" if table["quarantine"] else "paused" if table["paused"] else "active"
-    facts = table["facts"]
-    return [
-        f"{table['db_name']}.{table['table_name']}",
-        table["base_path"],
-        table["queue"],
-        str(table["priority"]),
-        state,
-        f"{facts['commits_behind']} commits",
-        str(facts["pending_plans"]),
-    ]
-
-
-def _operation_row(operation: Mapping[str, Any]) -> list[str]:
-    return [
-        str(operation["operation_id"]),
-        operation["table"],
-        operation["action"],
-        operation["instant"],
-        operation["status"],
-        str(operation["run_times"]),
-        operation["queue"],
-        operation["note"] or operation["why"],
-    ]
-
-
-def _alarm_row(alarm: Mapping[str, Any]) -> list[str]:
-    times = (_moment(alarm["opened_ms"]), _moment(alarm["resolved_ms"]) if alarm["resolved_ms"] else "")
-    return [str(alarm["alarm_id"]), alarm["rule"], alarm["text"], *times]
-
-
-def _moment(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _progress(*, is_shown: bool = True) -> Progress:
+    # Standard output is for what was done: programs read it.
+    return Progress(console=Console(stderr=True), disable=not is_shown, transient=True)
 
 
 def _split(table: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ __all__ = ["screen_of"]
 _ROWS = 12
 _BARS = "▁▂▃▄▅▆▇█"
 _SHOWN_MINUTES = 40
+_MOST_KEPT = 30
 
 
 @management_commands.command(epilog=examples("tablekeeper service top", "tablekeeper service top --once"))
@@ -110,8 +111,11 @@ def _is_bad(word: str, count: int) -> bool:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RichTable:
     table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in columns:
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*(Text(escaped(str(cell))) for cell in row))
+    texts = [[escaped(str(cell)) for cell in row] for row in rows]
+    for position, name in enumerate(columns):
+        # The last column gives way: the others say what it is about.
+        widest = max((len(row[position]) for row in texts), default=0) if position < len(columns) - 1 else 0
+        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=min(widest, _MOST_KEPT))
+    for row in texts:
+        table.add_row(*map(Text, row))
     return table

@@ -1,0 +1,98 @@
+"""Every command of `tablekeeper service` on a real service, for people and as JSON; what it prints moves no cursor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tablekeeper import Table
+from tablekeeper.cli.json_text import json_document
+from tablekeeper.cli.main import app
+from tablekeeper.cli.service_views import show_log, show_operation
+from tests.support.served import running_service
+
+NASTY = "red \x1b[31m back \x9b2J"
+HARMLESS = "red \\x1b[31m back \\x9b2J"
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(tmp_path: Path, lake: Path, table: Table) -> Iterator[Command]:
+    """Runs a command on a service that looks after `db.trips` and has no slot to run anything; what it printed."""
+    with running_service(tmp_path / "service", allow=lake, arguments=("--slots", "0")) as served:
+
+        def run(*arguments: str) -> str:
+            runner = CliRunner(env={"COLUMNS": "300", "NO_COLOR": "1"})
+            done = runner.invoke(app, ["service", *arguments, "--url", served.url])
+            assert done.exit_code == 0, (arguments, done.output)
+            return done.stdout
+
+        run("add", str(lake / "trips"), "--db", "db")
+        yield run
+
+
+def test_every_command_prints_a_text_and_json(command: Command, lake: Path) -> None:
+    number = json.loads(command("run", "db.trips", "clean", "--json"))["operation_id"]
+    commands: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+        (("tables",), "db.trips", lambda said: said["table_name"] == "trips"),
+        (("operations",), "clean", lambda said: said["operation_id"] == number),
+        (("show", "db.trips"), "compact_after_commits", lambda said: said["operations"] != []),
+        (("show", str(number)), "local asked for it", lambda said: said["attempts"] == []),
+        (("explain", str(number)), "It waits", lambda said: said["reasons"] != []),
+        (("logs", str(number)), "", lambda said: said["log"] == ""),
+        (("pause", "db.trips"), "paused", lambda said: said["paused"] is True),
+        (("pause", "db.trips", "--resume"), "looked after again", lambda said: said["paused"] is False),
+        (("instances",), "instance_id", lambda said: said["slots"] == 0),
+        (("queues",), "default", lambda said: said["queue"] == "default"),
+        (("rebuild", str(lake), "--db", "db"), "1 tables registered", lambda said: said["tables"] == 1),
+    )
+    for arguments, part, holds in commands:
+        assert part in command(*arguments)
+        assert holds(json.loads(command(*arguments, "--json"))), arguments
+    cancelled = json.loads(command("cancel", str(number), "--reason", "enough", "--json"))
+    assert (cancelled["status"], "enough" in command("show", str(number))) == ("cancelled", True)
+    assert json.loads(command("retry", str(number), "--json"))["status"] == "pending"
+    assert json.loads(command("clear", "db.trips", "--json"))["cleared"] >= 1
+    assert json.loads(command("remove", "db.trips", "--json")) == {"removed": "db.trips"}
+    assert json.loads(command("add", str(lake), "--recursive", "--json"))["db_name"] == "default"
+    assert [command("alarms", "--json"), command("tokens", "--json")] == ["", ""]
+    assert "id" in command("alarms")
+    assert "role" in command("tokens")
+
+
+def test_what_an_attempt_printed_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    show_log(7, f"one\ttab\r\n{NASTY}\n", as_json=False)
+    assert capsys.readouterr().out == f"one\ttab\n{HARMLESS}\n"
+    show_log(7, NASTY, as_json=True)
+    printed = capsys.readouterr().out
+    assert printed.strip().isprintable()
+    assert json.loads(printed)["log"] == NASTY
+
+
+def test_what_is_told_of_an_operation_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = dict.fromkeys(
+        ("table", "action", "instant", "status", "note", "why", "queue", "owner", "engine", "cancel_reason"), NASTY
+    )
+    numbers = dict.fromkeys(
+        ("operation_id", "priority", "failures", "run_times", "create_ms", "update_ms", "deadline_ms"), 1
+    )
+    attempt = {"number": 1, "outcome": "failed", "engine": "arrow", "instance": NASTY, "message": NASTY}
+    times = {"started_ms": 1_000, "ended_ms": 3_500}
+    show_operation({**texts, **numbers, "estimate": {"saves": NASTY}, "attempts": [{**attempt, **times}]})
+    printed = capsys.readouterr().out
+    assert HARMLESS in printed
+    assert "2.5 s" in printed
+    assert printed.replace("\n", "").isprintable()
+
+
+def test_json_for_programs_says_the_same_without_control_characters() -> None:
+    given = {"text": f"{NASTY} \u202e ä 漢"}
+    printed = json_document(given)
+    assert printed.isprintable()
+    assert "ä 漢" in printed
+    assert json.loads(printed) == given
