@@ -17,6 +17,7 @@ from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.api import connections
 from tablekeeper.server.api.connections import HEAD_BYTES, http_protocol
+from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.serve import serve
 from tablekeeper.server.settings import ServerSettings
 from tests.support.served import Served, free_port, running_service
@@ -79,9 +80,36 @@ def test_an_unknown_engine_is_told_with_those_there_are(local: ServerSettings) -
     assert "there is no engine 'cobol': use one of arrow" in refusal(replace(local, engine="cobol"))
 
 
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_that_cannot_be_used_is_told_before_anything_is_made(
+    local: ServerSettings, tmp_path: Path, content: str | None
+) -> None:
+    pem = tmp_path / "service.pem"
+    if content is not None:
+        pem.write_text(content)
+    message = refusal(replace(local, tls_certificate=pem, tls_key=pem))
+    assert f"--tls-certificate {pem} with --tls-key {pem} cannot be used" in message
+    assert not local.work_dir.exists()
+
+
+def test_an_unknown_option_of_an_engine_is_told_with_those_there_are(local: ServerSettings) -> None:
+    message = refusal(replace(local, engine_options={"flnk_python": "x"}))
+    assert "no engine has the option flnk_python: there is flink_address" in message
+
+
+def test_an_allowed_place_that_is_not_there_is_named(tmp_path: Path) -> None:
+    places = AllowedPlaces((str(tmp_path), str(tmp_path / "laek"), "s3://lake"))
+    assert places.missing() == (f"file://{tmp_path}/laek",)
+
+
 def test_a_service_that_starts_says_what_it_does_and_where_to_look(served: Served, lake: Path) -> None:
     said = served.log.read_text()
-    for part in (f"listening at {served.url}", "/v1/openapi.json", f"tables below {lake}", "2 operations at once"):
+    for part in (
+        f"listening at {served.url}",
+        "/v1/openapi.json",
+        f"tables below file://{lake}",
+        "2 operations at once",
+    ):
         assert part in said
 
 

@@ -33,6 +33,10 @@ class AllowedPlaces:
     def __str__(self) -> str:
         return ", ".join(self._places) or "none"
 
+    def missing(self) -> tuple[str, ...]:
+        """Those on this machine that are not there (yet): most likely a typing error."""
+        return tuple(each for each in self._places if each.startswith(_FILE) and not local_path(each).is_dir())
+
     def canonical(self, path: str) -> str:
         """Where `path` leads below an allowed place, in one spelling; `ForbiddenPlaceError` if it leads out of all."""
         if len(path) > _MOST_CHARACTERS or any(ord(character) < 32 for character in path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import ssl
 import sys
 from dataclasses import replace
 from types import FrameType
@@ -22,6 +23,7 @@ from tablekeeper.server.api.permissions import is_loopback
 from tablekeeper.server.api.rpc import grpc_server
 from tablekeeper.server.app import Service, open_service
 from tablekeeper.server.engines.registry import engine_names
+from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.web import build_web
 from tablekeeper.tracing import start_tracing
@@ -39,6 +41,7 @@ _SWITCH_S = 0.0005
 def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
     """Run until a signal says otherwise."""
     sys.setswitchinterval(_SWITCH_S)
+    _refuse_unusable_certificate(settings)
     end_tracing = start_tracing("tablekeeper")
     # First of all: where the port is taken, nothing has been begun.
     with _listening_at(settings.host, settings.port, option="--port", backlog=_BACKLOG) as door:
@@ -53,6 +56,21 @@ def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
         finally:
             service.drain()
         end_tracing()
+
+
+def _refuse_unusable_certificate(settings: ServerSettings) -> None:
+    if settings.tls_certificate is None:
+        return
+    try:
+        # With a password of its own OpenSSL would ask for one at the terminal, and wait for ever where there is none.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            settings.tls_certificate, settings.tls_key, password=""
+        )
+    except OSError as error:  # of OpenSSL too
+        raise InvalidRequestError(
+            f"--tls-certificate {settings.tls_certificate} with --tls-key {settings.tls_key} cannot be used "
+            f"({error.strerror or error}): give a certificate and its own key, as PEM files without a password."
+        ) from error
 
 
 def _listening_at(host: str, port: int, *, option: str, backlog: int | None = None) -> socket.socket:
@@ -93,7 +111,10 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: soc
         ssl_keyfile=settings.tls_key,
     )
     _LOG.info("listening at %s: pages there, the API described at /v1/openapi.json", _address(settings))
-    _LOG.info("looks after tables below %s", ", ".join(settings.allow) or "no place at all: give --allow")
+    places = AllowedPlaces(settings.allow)
+    _LOG.info("looks after tables below %s", places if settings.allow else "no place at all: give --allow")
+    for missing in places.missing():
+        _LOG.warning("--allow: there is no folder %s", missing)
     _LOG.info("runs %d operations at once, on %s by default", settings.limits.slots, settings.engine)
     _LOG.info("keeps its database and the output of attempts in %s", settings.work_dir)
     # Uvicorn stops on these signals and then raises them again, which would end the process before it has drained.

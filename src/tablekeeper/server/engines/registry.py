@@ -27,6 +27,9 @@ _OURS: Mapping[str, Callable[[EngineContext], Executor]] = {
 }
 # What clients call engines, in any case.
 _ALIASES = {"": "", "spark": ""}
+_OPTIONS = frozenset(
+    {"flink_address", "flink_driver_bytes", "flink_python", "hudi_bundle", "hudi_master", "hudi_python", "spark_submit"}
+)
 
 
 def engine_names() -> list[str]:
@@ -41,6 +44,7 @@ class Engines:
         self._context = context
         self.default = default
         self._made: dict[str, Executor] = {}
+        _refuse_unknown_options(context.options or {})
         self.find(default)
 
     def find(self, name: str) -> Executor:
@@ -61,3 +65,12 @@ class Engines:
         for point in entry_points(group=_GROUP, name=name):
             return cast(Executor, point.load()(self._context))
         raise InvalidRequestError(f"there is no engine {name[:60]!r}: use one of {', '.join(engine_names())}")
+
+
+def _refuse_unknown_options(given: Mapping[str, str]) -> None:
+    unknown = sorted(set(given) - _OPTIONS)
+    # Engines of other packages have options that nobody here knows.
+    if unknown and set(engine_names()) == set(_OURS):
+        raise InvalidRequestError(
+            f"no engine has the option {', '.join(unknown)}: there is {', '.join(sorted(_OPTIONS))}"
+        )
