@@ -102,6 +102,24 @@ def test_bad_submissions_are_refused_with_a_stable_code_and_store_nothing(
     assert jobs.list_operations(OperationFilter(), Page()) == []
 
 
+def test_fields_that_a_client_writes_as_null_count_as_left_out(client: TestClient, lake: Path, table: Table) -> None:
+    body = {"base_path": str(lake / "trips"), "table_name": None, "db_name": None, "priority": None, "owner": None}
+    assert client.post("/v1/tables", json=body).json()["db_name"] == "default"
+    unset = dict.fromkeys(("db_name", "owner", "queue", "resource", "parallelism", "execution_engine", "extra_params"))
+    answer = client.post("/v1/hoodie/service/compact/submit", json=submission(planned(table), **unset))
+    assert [plan["state"] for plan in answer.json()["plans"]] == ["accepted"], answer.text
+    answer = client.post("/v1/hoodie/callback", json={"tableName": None, "basePath": str(lake / "trips")})
+    assert answer.json() == {"table": "default.trips"}
+
+
+def test_operations_of_one_database_are_listed_alone(client: TestClient, jobs: SqlJobStore) -> None:
+    for name in ("sales", "web"):
+        made, _ = jobs.register_table(NewTable(name, "trips", f"/lake/{name}"))
+        jobs.submit(Submission(made.table_id, "clean@1", ServiceAction.CLEAN))
+    found = client.get("/v1/operations", params={"db_name": "web"}).json()["operations"]
+    assert [each["table"] for each in found] == ["web.trips"]
+
+
 def test_an_instant_of_another_kind_is_refused(client: TestClient, lake: Path, table: Table) -> None:
     register(client, lake)
     instant = planned(table)

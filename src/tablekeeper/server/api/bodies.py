@@ -20,6 +20,8 @@ POLICY_EXAMPLES = Body(
     ]
 )
 Text = Annotated[str, Field(max_length=2000)]
+# Many clients write null for a field that was not set.
+OptionalText = Annotated[str | None, Field(max_length=2000)]
 Number = Annotated[int, Field(ge=0, le=1_000_000_000)]
 
 
@@ -29,12 +31,12 @@ class RemoveBody(BaseModel):
     model_config = ConfigDict(
         json_schema_extra={"example": {"db_name": "sales", "table_name": "trips", "instant": "20261115213746589"}}
     )
-    db_name: Text = ""
+    db_name: OptionalText = ""
     table_name: Text
     instant: Annotated[str, Field(max_length=20_000)]
 
     def request(self) -> SubmitRequest:
-        return SubmitRequest(self.table_name, db_name=self.db_name, instant=self.instant)
+        return SubmitRequest(self.table_name, db_name=self.db_name or "", instant=self.instant)
 
 
 class SubmitBody(RemoveBody):
@@ -55,24 +57,24 @@ class SubmitBody(RemoveBody):
             }
         }
     )
-    owner: Text = ""
-    queue: Text = ""
-    resource: Text = ""
-    parallelism: Text | Number = ""
-    execution_engine: Text = ""
-    extra_params: Annotated[str, Field(max_length=20_000)] = ""
+    owner: OptionalText = ""
+    queue: OptionalText = ""
+    resource: OptionalText = ""
+    parallelism: Text | Number | None = ""
+    execution_engine: OptionalText = ""
+    extra_params: Annotated[str | None, Field(max_length=20_000)] = ""
 
     def request(self) -> SubmitRequest:
         return SubmitRequest(
             self.table_name,
-            db_name=self.db_name,
+            db_name=self.db_name or "",
             instant=self.instant,
-            owner=self.owner,
-            queue=self.queue,
-            resource=self.resource,
-            parallelism=str(self.parallelism),
-            execution_engine=self.execution_engine,
-            extra_params=self.extra_params,
+            owner=self.owner or "",
+            queue=self.queue or "",
+            resource=self.resource or "",
+            parallelism="" if self.parallelism is None else str(self.parallelism),
+            execution_engine=self.execution_engine or "",
+            extra_params=self.extra_params or "",
         )
 
 
@@ -89,7 +91,7 @@ class CommitCallbackBody(BaseModel):
             }
         }
     )
-    tableName: Text = ""  # noqa: N815 (Hudi's name)
+    tableName: OptionalText = ""  # noqa: N815 (Hudi's name)
     basePath: Text  # noqa: N815 (Hudi's name)
 
 
@@ -111,22 +113,22 @@ class TableBody(BaseModel):
         }
     )
     base_path: Text
-    table_name: Text = ""
-    db_name: Text = ""
-    owner: Text = ""
-    queue: Text = ""
-    priority: Text | Number = ""
+    table_name: OptionalText = ""
+    db_name: OptionalText = ""
+    owner: OptionalText = ""
+    queue: OptionalText = ""
+    priority: Text | Number | None = ""
     action_types: Annotated[list[Text], Field(max_length=10)] = []
     policy: dict[str, Any] | None = None
 
     def registration(self) -> Registration:
         return Registration(
             self.base_path,
-            self.table_name,
-            self.db_name,
-            self.owner,
-            self.queue,
-            str(self.priority),
+            self.table_name or "",
+            self.db_name or "",
+            self.owner or "",
+            self.queue or "",
+            "" if self.priority is None else str(self.priority),
             self.action_types,
             self.policy,
         )

@@ -179,7 +179,7 @@ def java_client(
 @_rfc.post("/callback")
 def commit_callback(request: Request, body: CommitCallbackBody, caller: Writer) -> dict[str, Any]:
     """Hudi's commit callback: any Java writer can send it after each commit."""
-    table = _calls(request).writers.callback(caller, table_name=body.tableName, base_path=body.basePath)
+    table = _calls(request).writers.callback(caller, table_name=body.tableName or "", base_path=body.basePath)
     return {"table": table.name}
 
 
@@ -301,6 +301,7 @@ def list_operations(
         actions=parse_actions(action or ""),
         queue=queue,
         owner=owner,
+        tables=TableFilter(db_name=db_name or None),
     )
     return admin.list_operations(caller, wanted, Page(after, limit))
 

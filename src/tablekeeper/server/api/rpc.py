@@ -217,6 +217,7 @@ def _list_operations(calls: RpcCalls, caller: Caller, message: Any) -> Any:
         actions=parse_actions(message.action),
         queue=message.queue or None,
         owner=message.owner or None,
+        tables=TableFilter(message.db_name or None),
     )
     return _struct(calls.admin.list_operations(caller, wanted, _page(message)))
 
