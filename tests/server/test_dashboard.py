@@ -94,7 +94,7 @@ def test_a_policy_is_changed_after_its_changes_were_shown_and_a_wrong_one_is_ref
 def test_an_operation_is_shown_cancelled_and_tried_again(client: TestClient, registered: str) -> None:
     token = form_token(client, f"{registered}/confirm/clean")
     client.post(f"{registered}/confirm/clean", data={"form_token": token})
-    assert "asked for by local" in client.get("/operations/1").text
+    assert "local asked for it" in client.get("/operations/1").text
     for verb, status in (("cancel", "cancelled"), ("retry", "pending")):
         client.post(f"/operations/1/confirm/{verb}", data={"form_token": token})
         assert f'class="state {status}">{status}</span>' in client.get("/operations/1").text

@@ -313,6 +313,13 @@ def test_what_becomes_of_an_operation(
     assert (verdict.signal, verdict.counts_as_failure) == (signal, counts)
 
 
+def test_a_run_that_found_nothing_to_do_says_so() -> None:
+    operation = an_operation(status=Status.RUNNING)
+    for outcome, note in ((AttemptOutcome.NOTHING_TO_DO, "it found nothing to do"), (AttemptOutcome.COMPLETED, "")):
+        verdict = judge_attempt(operation, outcome, "", max_failures=3, timing=TIMING, jitter=0.5)
+        assert (verdict.signal, verdict.note) == (Signal.COMPLETE, note)
+
+
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
 def test_back_off_grows_and_is_bounded(failures: int, jitter: float) -> None:
     assert TIMING.back_off_s <= back_off_s(failures, TIMING, jitter=jitter) <= TIMING.back_off_max_s * 1.5
@@ -415,4 +422,4 @@ def test_an_operation_explains_itself(
         now_ms=NOW_MS,
     )
     assert sentence in told[0]
-    assert told[1:] == ["It is here because 5 delta commits.", "Attempt 1 on arrow timed out: slow."]
+    assert told[1:] == ["Why it is here: 5 delta commits.", "Attempt 1 on arrow timed out: slow."]

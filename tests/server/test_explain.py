@@ -20,7 +20,7 @@ from tests.support.served import running_service
 
 PAUSED = [
     "It waits because the table is paused.",
-    "It is here because asked for by local.",
+    "Why it is here: local asked for it.",
     "It saves: storage of files that no reader needs any more.",
     "What it costs is not known: no earlier run of it on this table has completed.",
 ]

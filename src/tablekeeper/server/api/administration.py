@@ -238,7 +238,7 @@ class AdminCalls:
             table.table_id,
             asked_for_instant(kind, self._store.now_ms()),
             kind,
-            why=f"asked for by {caller.name}",
+            why=f"{caller.name} asked for it",
             priority=table.priority,
             trace=current_trace(),
         )

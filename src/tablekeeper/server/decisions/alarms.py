@@ -71,11 +71,14 @@ def failure_alarm(operation: Operation, table_name: str) -> Firing | None:
 
 def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterable[Firing]:
     name = world.names.get(operation.table_id, f"table {operation.table_id}")
-    what = f"{operation.action.value} {operation.instant} of {name}"
+    # What is no instant of the timeline says nothing to people.
+    instant = f" {operation.instant}" if operation.is_planned else ""
+    what = f"{operation.action.value.replace('_', ' ')}{instant} of {name}"
     subject = (operation.table_id, operation.operation_id)
     match operation.status:
         case Status.FAILED if operation.operation_id not in world.recovered:
-            text = f"{what} failed after {operation.run_times} attempts: {operation.note}"
+            attempts = f"{operation.run_times} attempt{'' if operation.run_times == 1 else 's'}"
+            text = f"{what} failed after {attempts}: {operation.note}"
             yield Firing(f"failed:{operation.operation_id}", "failed", text, *subject)
         case Status.QUARANTINED:
             text = f"{what} is quarantined: {operation.note}"

@@ -14,7 +14,7 @@ def explain_operation(
     operation: Operation, table: ManagedTable, attempts: list[Attempt], load: Load, limits: Limits, *, now_ms: int
 ) -> list[str]:
     """Sentences, the most telling first."""
-    why = [f"It is here because {operation.why}."] if operation.why else []
+    why = [f"Why it is here: {operation.why}."] if operation.why else []
     match operation.status:
         case Status.PENDING:
             return [*_waiting(operation, table, load, limits, now_ms), *why, *_past(attempts)]

@@ -40,7 +40,8 @@ def judge_attempt(
     """
     match outcome:
         case AttemptOutcome.COMPLETED | AttemptOutcome.NOTHING_TO_DO:
-            return Verdict(Signal.COMPLETE, message)
+            found_nothing = "it found nothing to do" if outcome is AttemptOutcome.NOTHING_TO_DO else ""
+            return Verdict(Signal.COMPLETE, message or found_nothing)
         case AttemptOutcome.GONE | AttemptOutcome.CANCELLED:
             gone = "the plan has left the timeline" if outcome is AttemptOutcome.GONE else operation.cancel_reason
             return Verdict(Signal.CANCEL, message or gone)
