@@ -8,7 +8,16 @@ import pytest
 from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, decode_blocks, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
-from tablekeeper.format.metadata_records import FileEntry, FileListRecord, PartitionListRecord
+from tablekeeper.format.metadata_log import encode_metadata_log
+from tablekeeper.format.metadata_records import (
+    ColumnRange,
+    FileEntry,
+    FileListRecord,
+    PartitionListRecord,
+    ValueType,
+    column_stats_record,
+)
+from tablekeeper.format.record_index import RecordLocation, encode_record_index_log, encode_record_location
 from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import FileInfo, MemoryStorage, Storage
@@ -183,3 +192,18 @@ def test_the_number_of_calls_does_not_depend_on_the_number_of_partitions() -> No
         "read .files-0000-0_00000000000000000.log.1_0-0-0",
         f"read .files-0000-0_{T1}.log.1_0-0-0",
     ]
+
+
+def test_a_log_file_of_another_metadata_partition_is_no_listing() -> None:
+    built = MetadataBuilder()
+    built.metadata_instant(T1, "20240102000000005")
+    path = built.log(T1, *added("a", x=1))
+    ids = ColumnRange("id", ValueType.STRING, "a", "b", null_count=0, value_count=1)
+    stats = column_stats_record(partition="a", file_name="x", column_range=ids)
+    built.storage.put(path, encode_metadata_log([stats], instant=T1))
+    with pytest.raises(CorruptTableError, match=r"files-0000-0.*ColumnStatsRecord"):
+        open_table(built)
+    location = encode_record_location(RecordLocation("a", "ca9638f3-6a9b-404d-a21b-7394e5863c1d-0", 1))
+    index_log = encode_record_index_log([(b"key", location)], pa.array([], pa.string()), instant=T1, created_ms=0)
+    built.storage.put(path, index_log)
+    assert open_table(built) is None, "directories are listed"

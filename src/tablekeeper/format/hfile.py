@@ -91,6 +91,11 @@ class HFileReader:
         self.info: Mapping[bytes, bytes] = self._decode_file_info(info)
         self._blocks: dict[int, dict[bytes, bytes]] = {}
 
+    @property
+    def first_key(self) -> bytes | None:
+        """The least key, None if there are no entries. Known from the root of the index: no block is read."""
+        return self._root.entry(0).key if len(self._root) else None
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All entries in key order. Raises if they are not as many as the trailer says."""
         seen = 0

@@ -113,6 +113,15 @@ class MetadataFileGroup:
                 record = newer if record is None else merge_metadata_records(record, newer)
         return record
 
+    def first_of_each_file(self) -> Iterator[tuple[str, MetadataRecord]]:
+        """The name of each base and log file that has records, with one of them: by it their kind is known."""
+        hfiles = [(self._base_file, self._base_schema, self._base)]
+        hfiles += [(block.file, block.schema_json, block.hfile) for block in self._blocks]
+        for file, schema_json, hfile in hfiles:
+            for key, value in () if hfile is None else itertools.islice(hfile.items(), 1):
+                record = decode_metadata_record(_text(key, file=file), value, schema_json=schema_json, file=file)
+                yield file, record
+
     def records(self) -> Iterator[MetadataRecord]:
         """All merged records by key."""
         keys = {_text(key, file=self._base_file) for key, _ in self._base.items()} if self._base is not None else set()

@@ -72,6 +72,14 @@ class RecordIndexShard:
         self._base_schema = "" if base is None else base.info.get(b"schema", b"").decode()
         self._blocks = effective_blocks(blocks)
 
+    def refuse_foreign_keys(self, number: int, *, shards: int) -> None:
+        """Raise `CorruptTableError` if a file belongs to another shard than this one, the `number`th."""
+        files = [(self._base_file, self._base), *((block.file, block.hfile) for block in self._blocks)]
+        for file, hfile in files:
+            key = None if hfile is None else hfile.first_key
+            if key is not None and record_index_shards(pa.array([key], pa.string()), shards=shards)[0] != number:
+                raise CorruptTableError(file=file, reason=f"it holds keys that do not belong to shard {number}")
+
     def find(self, keys: Iterable[str]) -> dict[str, RecordLocation]:
         """Where those of `keys` are that the shard knows."""
         missing = {key.encode(): key for key in keys}

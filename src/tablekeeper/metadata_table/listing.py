@@ -105,9 +105,14 @@ def _load(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime:
     )
     if not slices:
         return None
-    return MetadataTable(tuple(load_metadata_file_group(storage, each, runtime=runtime) for each in slices))
+    groups = tuple(load_metadata_file_group(storage, each, runtime=runtime) for each in slices)
+    # A file of another metadata partition in the place of one of these says nothing about the files of the table.
+    for file, record in (first for group in groups for first in group.first_of_each_file()):
+        if not isinstance(record, FileListRecord | PartitionListRecord):
+            raise _wrong_kind(record, file=file)
+    return MetadataTable(groups)
 
 
-def _wrong_kind(record: MetadataRecord) -> CorruptTableError:
-    path = join_path(METADATA_DIRECTORY, FILES)
+def _wrong_kind(record: MetadataRecord, *, file: str = "") -> CorruptTableError:
+    path = file or join_path(METADATA_DIRECTORY, FILES)
     return CorruptTableError(file=path, reason=f"record {record.key!r} is a {type(record).__name__}")

@@ -191,6 +191,7 @@ def _locations(task: _LookUpTask, keys: pa.Array) -> list[RecordLocation | None]
 
     def find(number: int) -> dict[str, RecordLocation]:
         shard = open_record_index_shard(storage, task.shards[number], runtime=runtime)
+        shard.refuse_foreign_keys(number, shards=len(task.shards))
         return shard.find(keys.filter(pa.array(numbers == number)).to_pylist())
 
     found: dict[str, RecordLocation] = {}
