@@ -12,12 +12,14 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.config.metadata_settings import MetadataSettings
 from tablekeeper.config.options import Options
-from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
+from tablekeeper.engine.local import LocalEngine
+from tablekeeper.errors import CorruptTableError, InvalidRequestError, StorageError, UnsupportedFeatureError
 from tablekeeper.metadata_table.compaction import compact_metadata_table
 from tablekeeper.model import Operation
 from tablekeeper.txn.environment import load_environment
 from tablekeeper.write import operation, record_look_up
 from tablekeeper.write.operation import execute_write
+from tests.support.meanwhile import Interrupted
 from tests.support.record_index_content import indexed_groups, refuse_wrong_record_index, stored_groups
 from tests.support.recovery_world import FIRST, ROWS_OF_FIRST, World, for_every_death
 from tests.support.step_faults import one_thread_runtime
@@ -179,6 +181,49 @@ def test_taking_commits_back_takes_them_out_of_the_index(
     world.upsert(trips(("b", "sf", 5, 5.0), ("n", "ny", 5, 5.0)))
     assert world.rows() == [("a", 1.0), ("b", 5.0), ("c", 1.0), ("n", 5.0)]
     refuse_wrong_record_index(world.table)
+
+
+@pytest.mark.parametrize("way_back", ["rollback", "restore"])
+def test_a_way_back_whose_index_cannot_be_built_anew_is_done_and_says_so(
+    make: Callable[..., World], way_back: str
+) -> None:
+    world = indexed(make)
+    saved = world.table.savepoint()
+    later = world.upsert(trips(("a", "sf", 2, 2.0), ("n", "ny", 2, 2.0)))
+    compact_metadata(world)
+    storage = Interrupted(world.storage)
+
+    def fail() -> None:
+        raise StorageError("the disk is full", path="record_index", transient=False)
+
+    storage.when = lambda kind, path: kind == "put" and path.startswith(".hoodie/metadata/record_index/")
+    storage.action = fail
+    table = tk.Table(storage, LocalEngine(threads=1), Options(None), runtime=world.new_runtime())
+    result = table.rollback(later.instant) if way_back == "rollback" else table.restore(saved.instant)
+    (note,) = result.notes
+    assert "the disk is full" in note
+    assert note in repr(result)
+    assert "record_index" not in world.table.config.metadata_partitions
+    assert world.rows() == ROWS_OF_FIRST
+    world.table.create_index("record", options=SMALL)
+    refuse_wrong_record_index(world.table)
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_shards_that_changed_places_stop_a_write_instead_of_hiding_keys(
+    make: Callable[..., World], compacts: bool
+) -> None:
+    world = indexed(make)
+    world.upsert(trips(*((f"k{number}", "sf", 2, 2.0) for number in range(30))))
+    if compacts:
+        compact_metadata(world)
+    files = [file.path for file in world.storage.list_files(".hoodie/metadata/record_index")]
+    of_kind = [path for path in files if path.endswith(".hfile") == compacts]
+    newest = [max(path for path in of_kind if f"record-index-000{number}" in path) for number in (0, 1)]
+    for path, content in zip(newest, [world.storage.read(path) for path in reversed(newest)], strict=True):
+        world.storage.put(path, content)
+    with pytest.raises(CorruptTableError, match="do not belong to shard"):
+        world.upsert(trips(*((f"k{number}", "sf", 3, 3.0) for number in range(30))))
 
 
 def test_what_a_dead_writer_wrote_is_not_in_the_index(make: Callable[..., World]) -> None:

@@ -14,7 +14,7 @@ from tablekeeper.config.metadata_settings import RecordIndexSettings
 from tablekeeper.config.options import Options
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.engine.protocol import Engine
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.runtime import Runtime
@@ -128,12 +128,24 @@ class TableHandle:
         return inline_services(self._options)
 
     @contextmanager
-    def _rebuilding_record_index(self) -> Iterator[None]:
-        """Around what takes commits back: a record index that could not forget them was dropped, and is built anew."""
+    def _rebuilding_record_index(self) -> Iterator[list[str]]:
+        """Around what takes commits back: a record index that could not forget them was dropped, and is built anew.
+
+        The commits are gone by then, whatever becomes of the index: if it is not there again, a note in the list that
+        is given says so.
+        """
         had_index = RECORD_INDEX in self.config.metadata_partitions
-        yield
-        if had_index and RECORD_INDEX not in self.config.metadata_partitions and not self._options.flag(INDEX_DROP):
-            _LOG.warning("%s: %r", self.path, self.create_index())
+        notes: list[str] = []
+        yield notes
+        try:
+            if had_index and RECORD_INDEX not in self.config.metadata_partitions and not self._options.flag(INDEX_DROP):
+                _LOG.warning("%s: %r", self.path, self.create_index())
+        except TablekeeperError as error:
+            notes.append(
+                f"the record index was dropped and could not be built anew ({error}); keys are looked up in the files "
+                "until create_index builds it"
+            )
+            _LOG.warning("%s: %s", self.path, notes[-1])
 
     def _merged(self, options: Mapping[str, object] | None) -> Options:
         given = Options(options)

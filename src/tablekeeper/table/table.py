@@ -361,8 +361,9 @@ class Table(Maintenance):
         A completed write that others came after is refused: roll those back first, or `restore` to a savepoint.
         """
         checked_flags(dry_run=dry_run)
-        with self._rebuilding_record_index():
-            return execute_rollback(self._load_environment(), parse_instant(instant), dry_run=dry_run)
+        with self._rebuilding_record_index() as notes:
+            result = execute_rollback(self._load_environment(), parse_instant(instant), dry_run=dry_run)
+        return replace(result, notes=tuple(notes))
 
     def savepoint(self, instant: object = None, *, comment: str = "") -> Savepoint:
         """Protect the files of the newest commit, or of the one given, from cleans, so that `restore` can go back."""
@@ -382,8 +383,9 @@ class Table(Maintenance):
     def restore(self, savepoint: object, *, dry_run: bool = False) -> RestoreResult:
         """Bring the table back to a savepoint: every later commit is rolled back for good. Stop all writers first."""
         checked_flags(dry_run=dry_run)
-        with self._rebuilding_record_index():
-            return restore_savepoint(self._load_environment(), parse_instant(savepoint), dry_run=dry_run)
+        with self._rebuilding_record_index() as notes:
+            result = restore_savepoint(self._load_environment(), parse_instant(savepoint), dry_run=dry_run)
+        return replace(result, notes=tuple(notes))
 
     def doctor(
         self, *, fix: bool = False, yes: bool = False, deep: bool = False, safe_age_s: float = 3600.0

@@ -12,7 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import (
+    CommitOutcomeUnknownError,
+    FencedError,
+    InvalidRequestError,
+    LockNotAcquiredError,
+    TablekeeperError,
+)
 from tablekeeper.metadata_table.update import release_indexes
 from tablekeeper.model import (
     Action,
@@ -48,7 +54,7 @@ __all__ = ["RollbackResult", "execute_rollback"]
 class RollbackResult(Result):
     """What a rollback did, or with `dry_run` would do. `state` is the one in which the instant was found.
 
-    `plan_stays`: the instant is a table service whose plan can be run again.
+    `plan_stays`: the instant is a table service whose plan can be run again. `notes` say what else became of the table.
     """
 
     instant: RequestedTime
@@ -58,12 +64,14 @@ class RollbackResult(Result):
     rollback: RequestedTime | None = None
     dry_run: bool = False
     plan_stays: bool = False
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         done = "would be rolled back" if self.dry_run else f"rolled back by {self.rollback}"
         plan = ", its plan stays" if self.plan_stays else ""
         files = "".join(f"\n  {'would delete' if self.dry_run else 'deleted'} {file}" for file in self.files)
-        return f"{self.action} {self.instant} ({self.state}) {done}{plan}, {len(self.files)} files{files}"
+        notes = "".join(f"\n  {note}" for note in self.notes)
+        return f"{self.action} {self.instant} ({self.state}) {done}{plan}, {len(self.files)} files{files}{notes}"
 
 
 def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, dry_run: bool = False) -> RollbackResult:
@@ -87,16 +95,26 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
             release_indexes(held, action="rollback", targets=[instant])
         return True
 
-    outcome = rollback_approved(
-        environment,
-        instant,
-        approve=approve,
-        also_files=files if current.is_pending else (),
-        is_wanted=True,
-    )
+    also_files = files if current.is_pending else ()
+    try:
+        outcome = rollback_approved(environment, instant, approve=approve, also_files=also_files, is_wanted=True)
+    except (FencedError, LockNotAcquiredError) as error:
+        _refuse_half_done(environment, current, error)
+        raise
     if outcome is None:
         raise _unknown(environment, timeline, instant)
     return result(outcome.files, rollback=outcome.rollback.requested_at)
+
+
+def _refuse_half_done(environment: TableEnvironment, target: Instant, cause: TablekeeperError) -> None:
+    """Say it if a completed `target` is hidden already: nobody withdraws its rollback then, others finish it."""
+    now = environment.load_timeline().find(target.requested_at)
+    if target.is_completed and (now is None or now.is_pending):
+        raise CommitOutcomeUnknownError(
+            f"the lock was lost while {target} was being rolled back ({cause}). It is hidden, and stays so: another "
+            "process finishes or has finished the rollback. Reload the table.",
+            instant=target.requested_at.value,
+        ) from cause
 
 
 def _resume(

@@ -75,18 +75,22 @@ class SavepointListing(Listing[Savepoint]):
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult(Result):
-    """What a restore did, or with `dry_run` would do; `instants` are rolled back, in this order."""
+    """What a restore did, or with `dry_run` would do; `instants` are rolled back, in this order.
+
+    `notes` say what else became of the table.
+    """
 
     savepoint: RequestedTime
     instants: tuple[str, ...]
     files: tuple[str, ...] = ()
     restore: RequestedTime | None = None
     dry_run: bool = False
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         head = f"restore to {self.savepoint}: {len(self.instants)} instants"
         verb = "would be rolled back" if self.dry_run else "rolled back"
-        return "\n".join([f"{head} {verb}", *(f"  {instant}" for instant in self.instants)])
+        return "\n".join([f"{head} {verb}", *(f"  {line}" for line in (*self.instants, *self.notes))])
 
 
 def create_savepoint(
