@@ -5,6 +5,7 @@ The histories in `histories/` are kept because they failed once; each is named a
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -60,7 +61,7 @@ def test_a_seed_gives_the_same_run_call_by_call_in_every_process() -> None:
     )
     elsewhere = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONHASHSEED": "12345", "PATH": ""},
+        env={"PYTHONHASHSEED": "12345", "PATH": "", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=True,

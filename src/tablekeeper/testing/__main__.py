@@ -29,6 +29,7 @@ def main(  # noqa: PLR0917 (options of a command)
     preemptions: Annotated[int, typer.Option(min=0, help="Bound of an exploration.")] = 1,
     faults: Annotated[int, typer.Option(min=0, max=2, help="Bound of an exploration.")] = 1,
     stride: Annotated[int, typer.Option(min=1, help="Explore faults at every so-manieth call.")] = 1,
+    together: Annotated[bool, typer.Option(help="Explore orders with each fault.")] = False,
     history: Annotated[
         Path | None, typer.Option(help="Play a history that was kept as JSON, and show its trace.")
     ] = None,
@@ -42,7 +43,7 @@ def main(  # noqa: PLR0917 (options of a command)
         _show(outcome, with_trace=True)
         raise typer.Exit(bool(outcome.complaints))
     if scenario is not None:
-        raise typer.Exit(_explore(scenario, preemptions=preemptions, faults=faults, stride=stride))
+        raise typer.Exit(_explore(scenario, preemptions, faults, stride, together))
     campaign = Campaign(is_guided=guided)
     found = 0
     for failure in campaign.run(range(first, first + seeds), most_seconds=seconds):
@@ -56,12 +57,12 @@ def main(  # noqa: PLR0917 (options of a command)
     raise typer.Exit(bool(found))
 
 
-def _explore(name: str, *, preemptions: int, faults: int, stride: int) -> bool:
+def _explore(name: str, preemptions: int, faults: int, stride: int, is_together: bool) -> bool:
     """Explore, and tell the counts; True if anything failed."""
     has_failed = False
     for scenario in SCENARIOS.values():
         if name in scenario.name:
-            found = explore(scenario, preemptions=preemptions, faults=faults, stride=stride)
+            found = explore(scenario, preemptions=preemptions, faults=faults, stride=stride, is_together=is_together)
             has_failed |= bool(found.failures)
             counts = f"{found.runs:6d} runs, {found.different:6d} different, {len(found.failures)} failed"
             _console.print(f"{counts}  {scenario.name}")

@@ -108,6 +108,6 @@ def _other_jobs(history: History, chance: Chance) -> History:
 
 
 def _other_table(history: History, chance: Chance) -> History:
-    kinds = [JOBS[job.kind] for actor in history.actors for job in actor.jobs]
+    kinds = [JOBS[job.kind] for actor in (*history.before, *history.actors) for job in actor.jobs]
     fitting = [shape for shape in SHAPES if all(kind.fits(shape) for kind in kinds)]
     return replace(history, shape=chance.choice(fitting or [history.shape]))

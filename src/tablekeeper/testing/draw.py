@@ -94,22 +94,34 @@ def _draw_theme(chance: Chance, theme: Theme, shape: Shape, schedule: str) -> Hi
         )
         skew_s = chance.choice(theme.skews_s)
         actors.append(Actor(f"{jobs[0].kind}-{number}", jobs, skew_s=skew_s, repeats_tasks=repeats_tasks))
-    count = chance.randint(1, theme.most_faults) if theme.faults else 0
-    hit = actors[: theme.faulty]
-    faults = [draw_fault(chance, hit, theme.faults, among=theme.among) for _ in range(count)]
-    if theme.is_slow:
-        # Work so long that what is renewed is renewed, and a sleep in the middle of that.
-        slow = replace(faults[0], kind=FaultKind.SLOW, seconds=chance.choice((80.0, 150.0)))
-        slow_heir = draw_fault(chance, actors[1:2], (FaultKind.SLOW,))
-        seconds = chance.choice((330.0, 450.0, 600.0, 1_500.0))
-        faults = [
-            slow,
-            replace(slow, kind=faults[0].kind, call=chance.randint(2, 3), among="heartbeat", seconds=seconds),
-            replace(slow_heir, seconds=200.0, among=""),
-        ]
+    faults = _draw_faults(chance, theme, actors)
     early = tuple(Job(kind, chance.randrange(1 << 30), 5.0) for kind in theme.before if JOBS[kind].fits(shape))
     before = (Actor("early", early),) if early else ()
     return History(shape, tuple(actors), tuple(faults), schedule=schedule, before=before)
+
+
+def _draw_faults(chance: Chance, theme: Theme, actors: Sequence[Actor]) -> list[Fault]:
+    hit = actors[: theme.faulty]
+    if theme.is_slow:
+        return _draw_slow(chance, theme, actors)
+    if theme.among:
+        pairs = zip(hit, theme.among, strict=True)
+        faults = [draw_fault(chance, [actor], theme.faults, among=sort) for actor, sort in pairs]
+    else:
+        count = chance.randint(1, theme.most_faults) if theme.faults else 0
+        faults = [draw_fault(chance, hit, theme.faults) for _ in range(count)]
+    if theme.seconds:
+        faults = [replace(fault, seconds=chance.choice(theme.seconds)) for fault in faults]
+    return faults
+
+
+def _draw_slow(chance: Chance, theme: Theme, actors: Sequence[Actor]) -> list[Fault]:
+    """Work so long that what is renewed is renewed, a sleep in the middle of that, and an heir who works as long."""
+    first, heir = actors[0].name, actors[1].name
+    slow = Fault(first, 0, chance.randint(1, 2), FaultKind.SLOW, chance.choice((80.0, 150.0)), "publishing")
+    seconds = chance.choice((420.0, 450.0, 500.0, 1_500.0))
+    asleep = Fault(first, 0, chance.randint(2, 3), chance.choice(theme.faults), seconds, "heartbeat")
+    return [slow, asleep, Fault(heir, 0, chance.randint(1, 2), FaultKind.SLOW, 200.0, "publishing")]
 
 
 def draw_fault(

@@ -116,23 +116,23 @@ def explore(
     faults: int = 1,
     most_runs: int | None = None,
     stride: int = 1,
+    is_together: bool = False,
     tell: Callable[[Explored], None] = lambda explored: None,
 ) -> Explored:
     """Play the scenario in all orders with up to so many preemptions, then with up to so many faults.
 
-    With faults there are no preemptions: the others act before, while the process sleeps or after it has died.
-    `stride` takes every so-manieth place for a fault.
+    Without `is_together` there are no preemptions with faults: the others act before, while the process sleeps or after
+    it has died. With it all orders are played with each fault. `stride` takes every so-manieth place for a fault.
     """
     explored = Explored()
-    _orders(scenario, preemptions, most_runs, explored, tell)
+    _orders(scenario, explored, preemptions=preemptions, most_runs=most_runs, tell=tell)
     places = list(_places(scenario))[::stride]
     for count in range(1, faults + 1):
         for chosen in combinations(places, count):
             if len({(fault.actor, fault.call) for fault in chosen}) < count or _is_full(explored, most_runs):
                 continue
-            _judge(scenario, play(scenario.history(chosen)), explored)
-            explored.different += 1
-            tell(explored)
+            bound = preemptions if is_together else 0
+            _orders(scenario, explored, preemptions=bound, most_runs=most_runs, tell=tell, faults=chosen)
     return explored
 
 
@@ -180,17 +180,20 @@ class _Forced(Chooser):
 
 def _orders(
     scenario: Scenario,
+    explored: Explored,
+    *,
     preemptions: int,
     most_runs: int | None,
-    explored: Explored,
     tell: Callable[[Explored], None],
+    faults: Sequence[Fault] = (),
 ) -> None:
+    """All orders with these faults."""
     seen: set[int] = set()
     waiting: list[tuple[str, ...]] = [()]
     while waiting and not _is_full(explored, most_runs):
         forced = waiting.pop()
         chooser = _Forced(forced)
-        outcome = play(scenario.history(), chooser=chooser)
+        outcome = play(scenario.history(faults), chooser=chooser)
         _judge(scenario, outcome, explored)
         tell(explored)
         identity = hash(_accesses(outcome.story.events))
@@ -199,7 +202,8 @@ def _orders(
             continue
         seen.add(identity)
         explored.different += 1
-        waiting += _alternatives(chooser.choices, outcome.story.events, len(forced), preemptions)
+        if preemptions or not faults:
+            waiting += _alternatives(chooser.choices, outcome.story.events, len(forced), preemptions)
 
 
 def _alternatives(

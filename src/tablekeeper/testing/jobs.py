@@ -247,6 +247,16 @@ def rollback_newest(worker: Worker) -> None:
         worker.attempt("rollback", lambda: worker.table.rollback(instant), may=(InvalidRequestError,))
 
 
+@job("repairer", calls=30)
+def rollback_older(worker: Worker) -> None:
+    """Take back a commit on which others have built, as a rule: it is refused then."""
+    commits = sorted(worker.story.commits.values(), key=lambda each: each.completed_at)
+    if commits:
+        instant = worker.chance.choice(commits[-3:]).requested_at
+        worker.story.withdrawable.add(instant)
+        worker.attempt("rollback", lambda: worker.table.rollback(instant), may=(InvalidRequestError,))
+
+
 @job("repairer", calls=20)
 def savepoint(worker: Worker) -> None:
     worker.attempt("savepoint", worker.table.savepoint, may=(InvalidRequestError,))

@@ -43,6 +43,7 @@ class PlanWatch:
         """A process of this name wrote or deleted a heartbeat."""
         instant = call.path.rpartition("/")[2]
         if call.kind == "delete":
+            self._refuse_hasty_end(name, instant)
             self._beats.pop(instant, None)
             return
         if call.kind == "put":
@@ -70,6 +71,15 @@ class PlanWatch:
             self._begun.setdefault(time, name)
             if self._checks_steps and load_cancel_request(self._storage, instant.requested_at) is not None:
                 self._story.complain("cancelled", f"{name} began with {instant}, which was cancelled")
+
+    def _refuse_hasty_end(self, name: str, instant: str) -> None:
+        """Nobody ends what another process is at work on."""
+        other = self._at_work(instant, beside=name)
+        if not other or not self._checks_steps:
+            return
+        found = load_timeline(self._storage, load_table_config(self._storage)).find(RequestedTime(instant))
+        if found is not None and found.is_pending:
+            self._story.complain("held", f"{name} ended {found}, and {other} was at work on it")
 
     def _begins_attempt(self, name: str, instant: str) -> None:
         """Only plans are begun by more than one."""
@@ -102,8 +112,13 @@ class PlanWatch:
         target = load_rollback_target(self._storage, config, rollback)
         if target is None:
             return
+        timeline = load_timeline(self._storage, config)
+        others = [i for i in timeline.pending_rollbacks if i.requested_at != rollback.requested_at]
+        twice = [i for i in others if load_rollback_target(self._storage, config, i) == target]
+        if twice and self._checks_steps:
+            self._story.complain("once", f"{rollback} and {twice[0]} both roll {target} back")
         other = self._at_work(target.value, beside=name)
-        found = load_timeline(self._storage, config).find(target)
+        found = timeline.find(target)
         if other and found is not None and found.is_pending and self._checks_steps:
             self._story.complain("held", f"{name} rolls {target} back, and {other} was at work on it")
         if found is None or not found.action.is_plan or found.state is not State.REQUESTED:

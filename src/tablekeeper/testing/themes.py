@@ -39,7 +39,8 @@ class Slot:
 class Theme:
     """Actors, and what goes wrong for the first `faulty` of them. No shapes are all shapes, no kinds are no faults.
 
-    `among` is the sort of calls at which it goes wrong; empty is any.
+    `among` is the sort of calls at which it goes wrong, for each of the faulty one fault; without any, all calls may.
+    `seconds` are how long sleeps and slow calls take.
     """
 
     name: str
@@ -51,7 +52,8 @@ class Theme:
     skews_s: tuple[float, ...] = (0.0,)
     is_slow: bool = False
     before: tuple[str, ...] = ()
-    among: str = ""
+    among: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()
     faulty: int = 1
 
 
@@ -115,9 +117,8 @@ THEMES: dict[str, Theme] = {
                 Slot((*_SERVICES, "execute_waiting", "clean", "upsert"), (1.0, 2.0, 5.0), least=2, most=3),
             ),
             (FaultKind.SLOW,),
-            most_faults=2,
             faulty=2,
-            among="publishing",
+            among=("publishing", "publishing"),
         ),
         Theme(
             "yielding",
@@ -127,7 +128,7 @@ THEMES: dict[str, Theme] = {
                 Slot(("read", "upsert", "clean"), (0.0, 30.0), most=2),
             ),
             (FaultKind.SLOW,),
-            among="publishing",
+            among=("publishing",),
             before=("plan_cancellable",),
         ),
         Theme(
@@ -137,8 +138,9 @@ THEMES: dict[str, Theme] = {
                 Slot(("compact", "compact", "log_compact"), (0.3, 1.0), most=2),
                 Slot(("read", "upsert"), (0.0, 30.0), most=2),
             ),
-            (FaultKind.SLOW,),
-            among="timeline",
+            (FaultKind.SLEEP_AFTER,),
+            among=("lock",),
+            seconds=(20.0, 90.0),
             shapes=(Shape("mor", options="small files"), Shape("mor", metadata=True, options="small files")),
         ),
         Theme(
@@ -151,6 +153,39 @@ THEMES: dict[str, Theme] = {
             _DEATHS,
             most_faults=3,
             faulty=2,
+        ),
+        Theme(
+            "dying in a rollback",
+            (
+                Slot(("rollback_newest",), (0.0,), most=1),
+                Slot(("clean", "upsert", "rollback_newest"), (400.0, 600.0), least=2, most=3),
+                Slot(("read", "archive", "compact"), (0.1, 1_100.0), most=2),
+            ),
+            _DEATHS,
+            among=("deleting",),
+            before=("upsert",),
+        ),
+        Theme(
+            "followers",
+            (
+                Slot(("upsert", "upsert_new", "insert"), (0.0,), most=1),
+                Slot(("upsert_new", "insert", "follow"), (0.0, 1.0), least=2, most=3),
+                Slot(("follow",), (1.0, 4.0, 20.0), least=3, most=4),
+            ),
+            (FaultKind.SLOW,),
+            among=("publishing",),
+            seconds=(3.0, 10.0),
+        ),
+        Theme(
+            "slow beginner",
+            (
+                Slot(("upsert", "insert", "cluster"), (0.0,), most=1),
+                Slot(("upsert", "upsert_new", "insert_overwrite"), (1.0, 2.0), least=5, most=7),
+                Slot(("clean", "archive", "archive"), (5.0, 8.0), least=3, most=4),
+            ),
+            (FaultKind.SLOW,),
+            among=("publishing",),
+            seconds=(100.0,),
         ),
         Theme(
             "left out",
@@ -195,12 +230,14 @@ THEMES: dict[str, Theme] = {
             "emptied partitions",
             (
                 Slot(("upsert_new",), (5.0,), most=1),
-                Slot(("clean",), (5.1, 10.0, 20.0), most=2),
+                Slot(("clean",), (0.0, 1.0), most=2),
                 Slot(("read", "upsert_new"), (5.0, 30.0), most=2),
             ),
-            (FaultKind.SLOW, FaultKind.SLOW, FaultKind.SLEEP_BEFORE),
+            (FaultKind.SLOW,),
             before=("delete_partitions", "upsert_new", "upsert_new"),
-            among="publishing",
+            among=("publishing", "deleting"),
+            faulty=2,
+            seconds=(20.0, 50.0),
         ),
         Theme(
             "old plans",
@@ -235,7 +272,7 @@ THEMES: dict[str, Theme] = {
         Theme(
             "ways back",
             (
-                Slot(("savepoint", "restore", "rollback_newest"), (0.0, 0.5), least=2, most=3),
+                Slot(("savepoint", "restore", "rollback_newest", "rollback_older"), (0.0, 0.5), least=2, most=3),
                 Slot(("upsert", "upsert", "delete", "insert_overwrite"), (0.1, 1.0, 30.0), least=2, most=3),
                 Slot(("restore", "clean", "archive", "read", "compact"), (1.0, 30.0, 400.0), most=2),
             ),
