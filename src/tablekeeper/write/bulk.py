@@ -23,11 +23,10 @@ import pyarrow as pa
 from tablekeeper.model import FileGroupId
 from tablekeeper.write.base_files import BaseFileWriter
 from tablekeeper.write.context import WriteContext
+from tablekeeper.write.grouping import PartitionNumbers, group_rows
 from tablekeeper.write.results import WrittenFile
 from tablekeeper.write.staging import (
-    PartitionNumbers,
     StagedBatch,
-    group_rows,
     keyed_rows,
     ordered_by_key,
     refuse_too_many_partitions,
@@ -45,6 +44,7 @@ _OPEN_FILES = 128
 # So many partitions within so many bytes make files that are too small.
 _SCATTERED_PARTITIONS = 64
 _SCATTERED_BYTES = 64 << 20
+_LEAST_ROW_GROUP_BYTES = 8 << 20
 
 
 def write_new_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[Written]:
@@ -135,7 +135,7 @@ class _PartitionedFiles:
             self._flush()
 
     def finish(self) -> list[WrittenFile]:
-        self._flush()
+        self._flush(last=True)
         while self._open:
             self._close(next(iter(self._open)))
         return self._done
@@ -145,13 +145,20 @@ class _PartitionedFiles:
         for writer in self._open.values():
             writer.__exit__(type(error), error, error.__traceback__)
 
-    def _flush(self) -> None:
+    def _flush(self, *, last: bool = False) -> None:
+        """Hand the gathered rows to the files of their partitions; the `last` ones complete these."""
         if not self._rows:
             return
         rows = pa.concat_tables(self._rows)
         names = self._partitions.names
         for number, part in group_rows(rows, np.concatenate(self._groups)):
             self._write(names[number], part)
+            writer = self._open.get(names[number])
+            if writer is not None and last:
+                self._close(names[number])
+            elif writer is not None and writer.pending_bytes >= _LEAST_ROW_GROUP_BYTES:
+                # What other partitions have may fill the memory before this one gets more.
+                writer.flush()
         self._rows, self._groups, self._bytes = [], [], 0
         # Rows and keys that wait in the files' writers count against the budget as well.
         budget = self._context.settings.task_memory_bytes

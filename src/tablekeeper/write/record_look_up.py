@@ -30,7 +30,8 @@ from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.properties_file import load_table_config
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.staging import StagedBatch, each_staged, group_rows, staging_file, staging_format
+from tablekeeper.write.grouping import group_rows
+from tablekeeper.write.staging import StagedBatch, each_staged, staging_file, staging_format
 from tablekeeper.write.tagging import LookedUp, Tagged, TagPage, save_tags
 
 __all__ = ["IndexedRows", "look_up_records"]

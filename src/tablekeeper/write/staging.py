@@ -30,15 +30,13 @@ from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.record.partition_paths import partition_paths
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.context import WriteContext
+from tablekeeper.write.grouping import PartitionNumbers, group_rows
 
 __all__ = [
     "HASH_SPACE",
     "NO_BUCKET",
-    "GroupedRows",
-    "PartitionNumbers",
     "StagedBatch",
     "each_staged",
-    "group_rows",
     "identities",
     "key_hashes",
     "keyed_rows",
@@ -59,40 +57,6 @@ __all__ = [
 _DELETED_COLUMN = "_hoodie_is_deleted"
 
 
-class PartitionNumbers:
-    """Numbers the partitions that a task meets, in the order in which it meets them."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._numbers)
-
-    def of(self, paths: pa.DictionaryArray) -> npt.NDArray[np.int64]:
-        """The number of each row's partition."""
-        known = [self._numbers.setdefault(path, len(self._numbers)) for path in paths.dictionary.to_pylist()]
-        numbers: npt.NDArray[np.int64] = np.asarray(known, np.int64)[paths.indices.to_numpy(zero_copy_only=False)]
-        return numbers
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedRows:
-    """Rows ordered by group: group `numbers[i]` has the rows from `starts[i]` up to `starts[i + 1]`."""
-
-    rows: pa.Table
-    numbers: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-
-    def __iter__(self) -> Iterator[tuple[int, pa.Table]]:
-        for i, number in enumerate(self.numbers):
-            start, end = int(self.starts[i]), int(self.starts[i + 1])
-            yield int(number), self.rows.slice(start, end - start)
-
-
 def keyed_rows(context: WriteContext, batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
     """The rows with the table's columns and their record key, and the partition path of each."""
     rows = pa.Table.from_batches([conform(batch, context.schema)])
@@ -106,19 +70,6 @@ def identities(context: WriteContext, rows: pa.Table) -> tuple[pa.Array, pa.Dict
     refuse_ambiguous_keys(rows, context.key, keys=keys)
     refuse_ambiguous_partitions(rows, context.partition, paths=paths)
     return keys, paths
-
-
-def group_rows(rows: pa.Table, groups: npt.NDArray[np.int64]) -> GroupedRows:
-    """Rows of one group side by side, otherwise in their old order."""
-    if len(groups) == 0:
-        return GroupedRows(rows, np.zeros(0, np.int64), np.zeros(1, np.int64))
-    if (groups == groups[0]).all():
-        return GroupedRows(rows, groups[:1], np.array([0, len(groups)]))
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    firsts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    starts = np.append(firsts, len(groups))
-    return GroupedRows(rows.combine_chunks().take(pa.array(order)), ordered[firsts], starts)
 
 
 def ordered_by_key(rows: pa.Table) -> pa.Table:
