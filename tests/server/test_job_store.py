@@ -484,6 +484,32 @@ def test_the_backlog_of_one_owner_hides_nobody_elses_work(store: SqlJobStore, ta
     assert other.operation_id in {each.operation_id for each in load.queued}
 
 
+def test_a_near_deadline_is_seen_behind_a_backlog_of_the_same_owner(store: SqlJobStore, table_id: int) -> None:
+    for number in range(20):
+        submit(store, table_id, f"202611181200000{number:02d}")
+    for number, in_s in enumerate((-9000.0, -8000.0, 3000.0)):
+        submit(store, table_id, f"202611181230000{number:02d}", deadline_in_s=in_s)
+    urgent = submit(store, table_id, "20261118130000000", deadline_in_s=60.0)
+    # What is very late counts as no more than late.
+    shown = [store.load_work(limit).queued for limit in (2, 6)]
+    assert [len(each) for each in shown] == [2, 6]
+    assert urgent.operation_id in {each.operation_id for each in shown[1]}
+    assert max(each.deadline_in_s or 0.0 for each in shown[1]) == 60.0
+
+
+def test_of_very_many_owners_the_most_urgent_and_the_oldest_are_seen(
+    store: SqlJobStore, store_clock: StoreClock, table_id: int
+) -> None:
+    for number in range(80):
+        priority = 8 if number == 79 else 7 if number == 40 else 5
+        submit(store, table_id, f"202611181200000{number:02d}", owner=f"o{number:02d}", priority=priority)
+        store_clock.advance(1)
+    seen = [each.owner for each in store.load_work(10).queued]
+    assert len(seen) == len(set(seen)) == 34
+    assert {"o00", "o31", "o40", "o79"} <= set(seen)
+    assert "o78" not in seen
+
+
 def test_what_waits_for_its_own_table_takes_nobodys_place(store: SqlJobStore, table_id: int) -> None:
     first, *_ = [submit(store, table_id, f"202611181200000{number:02d}") for number in range(10)]
     claim(store, first)

@@ -35,7 +35,7 @@ _OLD_OPERATION = (
 )
 
 
-@pytest.mark.parametrize("earlier", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("earlier", ["0001", "0002", "0003", "0004"])
 def test_a_database_of_an_earlier_release_is_brought_up_to_date_with_what_is_in_it(
     database_url: str, earlier: str
 ) -> None:
@@ -47,7 +47,7 @@ def test_a_database_of_an_earlier_release_is_brought_up_to_date_with_what_is_in_
         connection.execute(text(_OLD_STATE))
         connection.execute(text(_OLD_OPERATION.format(deleted=engine.dialect.identifier_preparer.quote("isDeleted"))))
     old.migrate()
-    assert current_revision(engine) == "0004"
+    assert current_revision(engine) == "0005"
     assert {column["name"] for column in inspect(engine).get_columns("operation")} >= {"operation_id", "trace"}
     wanted = {index.name: [column.name for column in index.columns] for index in OPERATION.indexes}
     found = {index["name"]: index["column_names"] for index in inspect(engine).get_indexes("operation")}

@@ -13,13 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from tablekeeper.server.settings import Limits
-from tablekeeper.server.store.protocol import Load, Queued
+from tablekeeper.server.store.protocol import DUE_WITHIN_S, MOST_LATE_S, Load, Queued
 
 __all__ = ["AGING_S", "choose_next", "tell_order", "urgencies", "what_holds_back"]
 
 AGING_S = 600.0
-_DUE_WITHIN_S = 3600.0
-_MOST_LATE_S = 3600.0
 
 
 def choose_next(load: Load, limits: Limits, *, slots: int) -> list[Queued]:
@@ -98,9 +96,9 @@ def _has_room(count: int, limit: int) -> bool:
 
 
 def _order(queued: Queued) -> tuple[float, float, int]:
-    # How late something is counts up to a bound, so that what is very late does not keep the merely late for ever.
+    # The job store shows operations in this order, too.
     deadline_s = queued.deadline_in_s
-    due_s = _DUE_WITHIN_S - queued.waited_s if deadline_s is None else max(-_MOST_LATE_S, deadline_s)
+    due_s = DUE_WITHIN_S - queued.waited_s if deadline_s is None else max(-MOST_LATE_S, deadline_s)
     return due_s, -queued.waited_s, queued.operation_id
 
 

@@ -42,6 +42,8 @@ from tablekeeper.server.store.submissions import KnownPlans, NamedPlans, PastOpe
 from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
 
 __all__ = [
+    "DUE_WITHIN_S",
+    "MOST_LATE_S",
     "AlarmStore",
     "EndedAttempt",
     "JobStore",
@@ -110,6 +112,12 @@ class OperationFilter:
     owner: str | None = None
     with_deleted: bool = False
     tables: TableFilter = EVERY_TABLE
+
+
+DUE_WITHIN_S = 3600.0
+"""After how long something without a deadline is due."""
+MOST_LATE_S = 3600.0
+"""How late something counts at most, so that what is very late does not keep the merely late for ever."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tablekeeper.server.model import (
@@ -34,14 +34,14 @@ from tablekeeper.server.store.protocol import (
     UnknownRecordError,
 )
 from tablekeeper.server.store.rows import attempt_of, json_text, operation_of
-from tablekeeper.server.store.schema import ATTEMPT, OPERATION, TBL_STATE, TURN
+from tablekeeper.server.store.schema import ATTEMPT, OPERATION, TURN
 from tablekeeper.server.store.sql_alarms import open_alarm_in
+from tablekeeper.server.store.sql_waiting import select_window
 
 __all__ = ["SqlClaims"]
 
 _HELD = (Status.CLAIMED, Status.RUNNING)
 _MAX_TEXT = 2000
-_MOST_SHARES = 32
 _MAX_RESULT = 100_000
 
 
@@ -54,17 +54,8 @@ class SqlClaims:
     def load_work(self, limit: int) -> Load:
         def work(connection: Connection) -> Load:
             running = self._load_running(connection)
-            shares = self._load_shares(connection)
-            each_gets = max(2, limit // max(1, len(shares)))
-            found: dict[int, Queued] = {}
-            for queue, owner in shares:
-                # The most urgent, and the oldest: nothing stays out of sight for ever.
-                by_priority = (OPERATION.c.priority.desc(), OPERATION.c.not_before_ms)
-                for order in (by_priority, (OPERATION.c.not_before_ms,)):
-                    query = self._waiting().where(OPERATION.c.queue == queue, OPERATION.c.owner == owner)
-                    rows = connection.execute(query.order_by(*order).limit(max(1, each_gets // 2)))
-                    found |= {row.operation_id: _queued(row) for row in rows}
-            return Load(tuple(found.values()), running)
+            rows = connection.execute(select_window(self._database.now), {"limit": limit})
+            return Load(tuple(map(_queued, rows)), running)
 
         return self._database.read(work)
 
@@ -248,52 +239,6 @@ class SqlClaims:
             ended_ms=self._database.now,
             message=ended.message[:_MAX_TEXT],
             result=text if len(text) <= _MAX_RESULT else "{}",
-        )
-
-    def _load_shares(self, connection: Connection) -> list[tuple[str, str]]:
-        """Queues with owners that have something to start, so that the backlog of one hides nobody else's work.
-
-        A bounded number: those with the most urgent operation, and those with the oldest.
-        """
-        urgent, oldest = func.max(OPERATION.c.priority), func.min(OPERATION.c.not_before_ms)
-        shares = (
-            self._waiting()
-            .with_only_columns(OPERATION.c.queue, OPERATION.c.owner)
-            .group_by(OPERATION.c.queue, OPERATION.c.owner)
-        )
-        found: dict[tuple[str, str], None] = {}
-        for order in ((urgent.desc(), oldest), (oldest,)):
-            rows = connection.execute(shares.order_by(*order, OPERATION.c.queue, OPERATION.c.owner).limit(_MOST_SHARES))
-            found |= {(row.queue, row.owner): None for row in rows}
-        return list(found)
-
-    def _waiting(self) -> Select[Any]:
-        """What may start now: not paused, not quarantined, and no other of its kind running on its table."""
-        now = self._database.now
-        at_work = OPERATION.alias("at_work")
-        return (
-            select(
-                OPERATION.c.operation_id,
-                OPERATION.c.tbl_id,
-                OPERATION.c.action,
-                OPERATION.c.queue,
-                OPERATION.c.owner,
-                OPERATION.c.priority,
-                (OPERATION.c.deadline_ms - now).label("deadline_in_ms"),
-                (now - OPERATION.c.not_before_ms).label("waited_ms"),
-            )
-            .join(TBL_STATE, TBL_STATE.c.tbl_id == OPERATION.c.tbl_id)
-            .where(
-                OPERATION.c.status == Status.PENDING,
-                OPERATION.c.not_before_ms <= now,
-                TBL_STATE.c.is_paused.is_(False),
-                TBL_STATE.c.quarantine == "",
-                ~exists().where(
-                    at_work.c.tbl_id == OPERATION.c.tbl_id,
-                    at_work.c.status.in_(_HELD),
-                    at_work.c.action == OPERATION.c.action,
-                ),
-            )
         )
 
     @staticmethod
