@@ -102,10 +102,8 @@ TBL_STATE = Table(
 )
 IS_STOPPED = or_(TBL_STATE.c.is_paused.is_(True), TBL_STATE.c.quarantine != literal_column("''"))
 """Nothing runs on the table. Written as its index has it: a parameter in it would match no index."""
-# They are few, and every scheduler pass leaves them out. MariaDB has no indexes of some rows.
-Index("ix_tbl_state_stopped", TBL_STATE.c.tbl_id, postgresql_where=IS_STOPPED, sqlite_where=IS_STOPPED).ddl_if(
-    dialect=("postgresql", "sqlite")
-)
+# They are few, and every scheduler pass leaves them out. On MariaDB, which cannot index some rows, there is none.
+Index("ix_tbl_state_stopped", TBL_STATE.c.tbl_id, postgresql_where=IS_STOPPED, sqlite_where=IS_STOPPED)
 
 DATABASE_POLICY = Table(
     "database_policy",

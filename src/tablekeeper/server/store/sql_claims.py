@@ -7,9 +7,10 @@ slept cannot change anything once its lease is over, whether or not somebody els
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tablekeeper.server.model import (
@@ -51,10 +52,15 @@ class SqlClaims:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @cached_property
+    def _window(self) -> Select[Any]:
+        # Making it takes as long as running it.
+        return select_window(self._database.now)
+
     def load_work(self, limit: int) -> Load:
         def work(connection: Connection) -> Load:
             running = self._load_running(connection)
-            rows = connection.execute(select_window(self._database.now), {"limit": limit})
+            rows = connection.execute(self._window, {"limit": limit})
             return Load(tuple(map(_queued, rows)), running)
 
         return self._database.read(work)
