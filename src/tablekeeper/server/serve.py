@@ -6,6 +6,7 @@ operations, then a while for what runs.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -36,6 +37,8 @@ _CLOSING_S = 5
 _BACKLOG = 2048
 # A request needs the interpreter for several short moments, and waits so long for each while a loop is at work.
 _SWITCH_S = 0.0005
+# Young collections between two that look at everything.
+_FULL_COLLECTION_EVERY = 1000
 
 
 def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
@@ -85,7 +88,14 @@ def _listening_at(host: str, port: int, *, option: str, backlog: int | None = No
 
 
 def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: socket.socket) -> None:
-    web = build_web(service.store, settings, service.context.metrics, runtime, engines=frozenset(engine_names()))
+    web = build_web(
+        service.store,
+        settings,
+        service.context.metrics,
+        runtime,
+        engines=frozenset(engine_names()),
+        timelines=service.timelines,
+    )
     pool = runtime.threads.pool(_GRPC_THREADS, name="tablekeeper-grpc")
     grpc = None
     if settings.grpc_port is not None:
@@ -120,12 +130,23 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: soc
     # Uvicorn stops on these signals and then raises them again, which would end the process before it has drained.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _told_to_stop)
+    _collect_rarely()
     try:
         uvicorn.Server(config).run(sockets=[door])
     finally:
         if grpc is not None:
             grpc.stop(grace=_CLOSING_S).wait()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _collect_rarely() -> None:
+    """A full garbage collection stops all requests for a tenth of a second: leave out what the start has made, and look
+    at the rest less often. What is young, which is where garbage is, is collected as always.
+    """
+    gc.collect()
+    gc.freeze()
+    first, second, _ = gc.get_threshold()
+    gc.set_threshold(first, second, _FULL_COLLECTION_EVERY)
 
 
 def _told_to_stop(number: int, _: FrameType | None) -> None:
