@@ -108,7 +108,7 @@ def test_what_had_committed_when_it_was_asked_to_stop_is_completed(
 
     service = open_service(ServerSettings(work_dir=tmp_path, allow=("/lake",)), runtime=SYSTEM_RUNTIME)
     context = replace(service.context, look=look, engines=Stopped())  # type: ignore[arg-type]
-    stopped = Service(context)
+    stopped = Service(context, service.timelines)
     table, _ = service.store.register_table(NewTable("db", "t", "/lake/t", policy=Policy(windows=())))
     submission = Submission(table.table_id, PLAN, ServiceAction.COMPACTION)
     number = service.store.submit(submission).operation.operation_id

@@ -63,7 +63,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         if not line or line[0] in "#!":
             continue
         parts = []
-        while _continues(line):
+        while line.endswith("\\") and _continues(line):
             parts.append(line[:-1])
             line = next(natural, "").lstrip(_BLANK)
         parts.append(line)

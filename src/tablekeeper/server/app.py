@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from platform import node
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
@@ -31,21 +30,21 @@ from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import JobStore, NewInstance
 from tablekeeper.server.store.sql import open_store
-from tablekeeper.table import Table
+from tablekeeper.server.timelines import TableTimelines
 from tablekeeper.table.summary import TimelineSummary
 
 __all__ = ["Service", "open_service"]
 
 _LOG = logging.getLogger(__name__)
 _ID_LENGTH = 12
-_OPEN_TABLES = 50_000
 
 
 class Service:
-    """One instance: the loops over one store, with their engines."""
+    """One instance: the loops over one store, with their engines. `timelines` are of the tables that it has open."""
 
-    def __init__(self, context: LoopContext) -> None:
+    def __init__(self, context: LoopContext, timelines: TableTimelines) -> None:
         self.context = context
+        self.timelines = timelines
         self.looks = LookLoop(context)
         self.schedule = ScheduleLoop(context, AllowedPlaces(context.settings.allow))
         self.watch = WatchLoop(context)
@@ -160,20 +159,16 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         settings.engine,
     )
 
-    # An open table holds no state of the table. Opening costs two reads more, which idle tables need not pay again.
-    @lru_cache(maxsize=_OPEN_TABLES)
-    def opened(base_path: str) -> Table:
-        options = dict(settings.storage_options) or None
-        return Table.open(base_path, engine="local", storage_options=options, runtime=runtime)
-
+    timelines = TableTimelines(settings.storage_options, runtime)
     places = AllowedPlaces(settings.allow)
 
     def look(table: ManagedTable) -> TimelineSummary:
         places.recheck(table.base_path)
-        return opened(table.base_path).timeline_summary()
+        return timelines.summary(table.base_path)
 
     def is_held(table: ManagedTable, instant: str) -> bool:
-        return any(plan.is_held for plan in opened(table.base_path).plans() if plan.instant.value == instant)
+        plans = timelines.open(table.base_path).plans()
+        return any(plan.is_held for plan in plans if plan.instant.value == instant)
 
     instance = NewInstance(
         instance_id=f"{node()[:40]}-{runtime.ids.uuid()[:_ID_LENGTH]}",
@@ -182,7 +177,8 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         address=address,
         slots=settings.limits.slots,
     )
-    return Service(LoopContext(store, engines, settings, runtime, instance, look, is_held, ServiceMetrics(store)))
+    context = LoopContext(store, engines, settings, runtime, instance, look, is_held, ServiceMetrics(store))
+    return Service(context, timelines)
 
 
 def _kept_going(name: str, run_once: Callable[[], object]) -> Callable[[], None]:

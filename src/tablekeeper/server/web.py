@@ -41,12 +41,18 @@ class Web:
 
 
 def build_web(
-    store: JobStore, settings: ServerSettings, metrics: ServiceMetrics, runtime: Runtime, *, engines: frozenset[str]
+    store: JobStore,
+    settings: ServerSettings,
+    metrics: ServiceMetrics,
+    runtime: Runtime,
+    *,
+    engines: frozenset[str],
+    timelines: TableTimelines | None = None,
 ) -> Web:
-    """Put it together. `engines` are the names of those that this service has."""
+    """Put it together. `engines` are the names of those that this service has, `timelines` what its loops have open."""
     gate = Gate(store, runtime.clock)
     places = AllowedPlaces(settings.allow)
-    timelines = TableTimelines(settings.storage_options, runtime)
+    timelines = timelines or TableTimelines(settings.storage_options, runtime)
     writers = WriterCalls(store, places, timelines, engines=engines)
     admin = AdminCalls(store, places, timelines, runtime.ids, settings.limits)
     overview = OverviewCalls(store, timelines.summary)

@@ -39,8 +39,8 @@ from tablekeeper.table.automatic_services import (
 )
 from tablekeeper.table.handle import TableHandle, parse_instant, refuse_speculation
 from tablekeeper.table.service_objects import ClusteringRequest, ServiceFactory
-from tablekeeper.table.summary import TimelineSummary, summarize_timeline
-from tablekeeper.timeline import Timeline, load_instant_files
+from tablekeeper.table.summary import TimelineSummary, services_of, summarize_timeline
+from tablekeeper.timeline import Timeline, load_instant_files, load_timeline
 from tablekeeper.timeline.plans import find_plan
 from tablekeeper.txn.environment import TableEnvironment, load_environment
 from tablekeeper.write.prepare import load_begin, prepare_write, refuse_lost_indexes
@@ -232,6 +232,11 @@ class Maintenance(TableHandle):
         """What waits and what is due, from the names on the timeline alone: cheap on a table of any size."""
         config = self.config
         return summarize_timeline(load_instant_files(self._storage, config), config)
+
+    def services_on_timeline(self) -> Mapping[str, tuple[str | None, bool]]:
+        """By instant: the table service that it is (None: another action), and whether it is completed. As cheap."""
+        config = self.config
+        return services_of(load_timeline(self._storage, config), config)
 
     def explain_compaction(
         self, *, partitions: str | None = None, options: Mapping[str, object] | None = None

@@ -12,7 +12,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
 from tablekeeper.timeline import Timeline, parse_time
 
-__all__ = ["CompletedService", "PendingAction", "TimelineSummary", "summarize_timeline"]
+__all__ = ["CompletedService", "PendingAction", "TimelineSummary", "services_of", "summarize_timeline"]
 
 _SERVICES = {**{kind.action: kind.identifier for kind in ServiceKind}, Action.CLEAN: Action.CLEAN.value}
 
@@ -131,6 +131,24 @@ def summarize_timeline(files: Sequence[Instant], config: TableConfig) -> Timelin
         completion_times=tuple(_completion_time(each) for each in timeline.completed),
         write_times=tuple(_completion_time(each) for each in timeline.completed_writes),
     )
+
+
+def services_of(timeline: Timeline, config: TableConfig) -> dict[str, tuple[str | None, bool]]:
+    """By requested time: the table service that the action is (None: another action), and whether it is completed."""
+    return {
+        i.requested_at.value: (_service_of(i, config), i.is_completed)
+        for i in timeline
+        if i.action is not Action.SAVEPOINT
+    }
+
+
+def _service_of(instant: Instant, config: TableConfig) -> str | None:
+    """A completed compaction is a commit, which merge-on-read tables have no others of; a clustering a replace."""
+    if instant.is_completed and instant.action is Action.COMMIT and config.is_mor:
+        return ServiceKind.COMPACTION.identifier
+    if instant.is_completed and instant.action is Action.REPLACE_COMMIT:
+        return ServiceKind.CLUSTERING.identifier
+    return _SERVICES.get(instant.action)
 
 
 def _completed_after(instants: Sequence[Instant], requested: str) -> list[Instant]:

@@ -162,9 +162,7 @@ def load_instant_files(storage: Storage, config: TableConfig) -> tuple[Instant, 
 
     A completed file without a completion time in its name has none here either, so that `instant_path` gives the name.
     """
-    found = (
-        decode_instant_name(file.name, layout=config.layout) for file in storage.list_files(config.timeline_directory)
-    )
+    found = (_decode(name, layout=config.layout) for name in storage.list_names(config.timeline_directory))
     return tuple(instant for instant in found if instant is not None)
 
 
