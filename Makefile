@@ -133,7 +133,8 @@ databases: $(STAMP) ## The service's store on PostgreSQL and MariaDB of the oper
 	@command -v mariadbd >/dev/null 2>&1 || { echo "The store is tested on MariaDB too. Install it: apt-get install mariadb-server" >&2; exit 1; }
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { echo "The store is tested on PostgreSQL too. Install it: apt-get install postgresql" >&2; exit 1; }
 	TABLEKEEPER_DEBIAN_DATABASES=1 $(BIN)/python -m pytest tests/server/test_job_store.py tests/server/test_migrations.py \
-	  tests/server/test_first_requests.py tests/server/test_limits.py tests/server/test_freshness_targets.py -n 0 $(PYTEST_ARGS)
+	  tests/server/test_first_requests.py tests/server/test_limits.py tests/server/test_waiting_work.py \
+	  tests/server/test_freshness_targets.py -n 0 $(PYTEST_ARGS)
 
 .PHONY: browser
 browser: $(STAMP) ## The pages of the service in a real Chromium (Debian's); renews the pictures in docs/images
