@@ -13,6 +13,7 @@ from tablekeeper.model import Action
 from tablekeeper.services.doctor.report import Severity
 from tests.support.crew import TO_THE_END, Crew, calls_before
 from tests.support.meanwhile import Interrupted
+from tests.support.record_index_content import refuse_wrong_record_index
 from tests.support.recovery_world import FIRST, LAPSED_S, ROWS_OF_FIRST, World
 from tests.support.step_faults import Fault, FaultPoint, OneThread
 from tests.support.table_builder import trips
@@ -318,4 +319,34 @@ def test_whoever_hides_a_commit_late_on_an_object_store_brings_it_back() -> None
     assert isinstance(outcomes["late"].error, FencedError)
     assert world.rows() == [("a", 9.0), ("b", 2.0), ("c", 1.0), ("d", 9.0)]
     assert not world.timeline.pending
+    world.forget()
+
+
+def test_a_record_index_that_others_have_built_is_not_overwritten_by_whoever_was_building_it() -> None:
+    """The files of a record index have the same names, whoever builds it, and an object store keeps nobody out."""
+    world = World(options={"hoodie.write.lock.provider": LEASED_LOCK})
+    world.has_scopes = False
+    world.upsert(FIRST)
+    world.clock.advance(10)
+    ones = {"hoodie.metadata.record.index.min.filegroup.count": "1"}
+
+    def create(table: Any) -> object:
+        return table.create_index("record", options=ones)
+
+    def others(table: Any) -> None:
+        world.clock.stall(LAPSED_S)
+        table.upsert(trips(("d", "sf", 2, 2.0)))
+        create(table)
+
+    crew = Crew(world)
+    crew.add("late", create)
+    crew.add("others", others)
+    asleep = calls_before(world, create, lambda kind, path: "/record_index/" in path and path.endswith(".hfile"))
+    outcomes = crew.run(("late", asleep), ("others", TO_THE_END), ("late", TO_THE_END))
+    assert outcomes["others"].error is None
+    assert isinstance(outcomes["late"].error, FencedError)
+    world.clock.advance(10)
+    refuse_wrong_record_index(world.table)
+    world.upsert(trips(("d", "sf", 3, 3.0)))
+    assert world.rows() == [*ROWS_OF_FIRST, ("d", 3.0)]
     world.forget()

@@ -29,6 +29,8 @@ __all__: list[str] = []
 LOCK = ".hoodie/.locks/table_lock.json"
 TIMELINE = ".hoodie/timeline"
 CANCEL = ".hoodie/.cancel/"
+METADATA = ".hoodie/metadata/"
+PROPERTIES = ".hoodie/hoodie.properties"
 OPTIONS = {
     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
     "hoodie.clean.commits.retained": "1",
@@ -59,11 +61,21 @@ ACTS: dict[str, tuple[str, Act]] = {
     "clean_cancellable_plan": ("cow", lambda table: table.clean(options=AT_ONCE)),
     "clean_mutable_plan": ("cow", lambda table: table.clean(options=AT_ONCE)),
     "clean_that_was_never_planned": ("cow", lambda table: table.clean()),
+    "create_index": ("cow", lambda table: table.create_index("record")),
+    "compact_metadata_table": ("cow", lambda table: table.compact_metadata_table()),
 }
+
+
+# What decides on what the metadata table holds.
+BY_METADATA_TABLE = ("compact_metadata_table",)
 
 
 def _looks_at_timeline(kind: str, path: str) -> bool:
     return path == TIMELINE
+
+
+def _looks_at_metadata_table(kind: str, path: str) -> bool:
+    return kind == "list_files" and path.startswith(METADATA)
 
 
 def _looks_for_attempt(kind: str, path: str) -> bool:
@@ -104,9 +116,10 @@ class Thief:
 
 
 def content(world: World) -> dict[str, bytes]:
-    """Instant files, current and archived, requests to cancel a plan, and data files."""
+    """Instant files, current and archived, requests to cancel a plan, properties, data files and the metadata table."""
     paths = [file.path for file in world.storage.walk("")]
-    seen = [path for path in paths if not path.startswith(".hoodie/") or path.startswith((f"{TIMELINE}/", CANCEL))]
+    told = (f"{TIMELINE}/", CANCEL, METADATA, PROPERTIES)
+    seen = [path for path in paths if not path.startswith(".hoodie/") or path.startswith(told)]
     return {path: world.storage.read(path) for path in seen}
 
 
@@ -137,11 +150,25 @@ def new_world(name: str) -> World:
         is_mutable = name == "clean_mutable_plan"
         plan = world.table.schedule_clustering(order_by="ts", mutable=is_mutable, cancellable=not is_mutable)
         assert plan is not None
+    if name == "compact_metadata_table":
+        make_metadata_table(world)
     if name == "clean_that_was_never_planned":
-        begun = RequestedTime(following_time(world.timeline.newest_time))
-        create_requested(world.storage, world.table.config, requested_at=begun, action=Action.CLEAN)
+        request_clean(world)
     world.clock.advance(10)
     return world
+
+
+def make_metadata_table(world: World) -> None:
+    """One that is due for compaction."""
+    world.table.create_index("record")
+    for value in range(12):
+        world.upsert(trips(("a", "sf", 1, float(value))))
+
+
+def request_clean(world: World) -> None:
+    """What a process leaves that died when it was about to write the plan of its clean."""
+    begun = RequestedTime(following_time(world.timeline.newest_time))
+    create_requested(world.storage, world.table.config, requested_at=begun, action=Action.CLEAN)
 
 
 def begin_plan(world: World) -> None:
@@ -181,14 +208,15 @@ def test_a_process_that_lost_the_lock_changes_nothing_any_more(name: str, start:
     act = ACTS[name][1]
     undisturbed = start.copy()
     table, storage = client(undisturbed)
-    times = Thief(undisturbed, storage, nth=0)
+    at = _looks_at_metadata_table if name in BY_METADATA_TABLE else _looks_at_timeline
+    times = Thief(undisturbed, storage, nth=0, at=at)
     act(table)
     undisturbed.forget()
     assert times.seen > 0
     for nth in range(1, times.seen + 1):
         world = start.copy()
         table, storage = client(world)
-        thief = Thief(world, storage, nth)
+        thief = Thief(world, storage, nth, at=at)
         with pytest.raises((FencedError, LockNotAcquiredError, CommitOutcomeUnknownError)) as raised:
             act(table)
         raised.value.add_note(f"taken over at look {nth} of {times.seen}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY, new_metadata_properties
-from tablekeeper.errors import NotFoundError
+from tablekeeper.errors import FencedError, NotFoundError
 from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME, encode_log_name, encode_partition_metadata
@@ -43,6 +43,7 @@ from tablekeeper.model import (
     WriteStat,
     join_path,
 )
+from tablekeeper.storage import Storage
 from tablekeeper.timeline import complete_instant, create_requested, later_time, remove_instant_files, start_inflight
 from tablekeeper.timeline.properties_file import change_properties, load_table_config
 
@@ -60,6 +61,7 @@ def begin_metadata_table(environment: LockedTable, files: Mapping[str, Mapping[s
     """
     storage = environment.storage
     config = load_table_config(storage)
+    environment.lease.check()
     delete_metadata_table(storage)
     storage.put(_PROPERTIES, encode_properties(_properties(config), comment="metadata table"))
     records: list[MetadataRecord] = [PartitionListRecord(dict.fromkeys(files, True))]
@@ -97,6 +99,7 @@ def _begin_partition(
 ) -> None:
     storage, own = environment.storage, metadata_config(config)
     directory = join_path(METADATA_DIRECTORY, partition)
+    environment.lease.check()
     storage.delete_tree(directory)
     timeline = load_metadata_timeline(storage, config)
     at = RequestedTime("0" * 17)
@@ -116,7 +119,7 @@ def _begin_partition(
     def write(file_id: str) -> WriteStat | None:
         # A file group is there from its beginning, also if it gets no record before long.
         log = encode_log_name(file_id=file_id, instant=at.value, version=1, write_token=_ONLY_WRITER)
-        storage.put(join_path(directory, log), encode_empty_log(instant=at.value))
+        _create(storage, join_path(directory, log), encode_empty_log(instant=at.value))
         return (
             _write_base(environment, FileGroupId(partition, file_id), bases[file_id], at) if file_id in bases else None
         )
@@ -135,8 +138,14 @@ def _write_base(environment: LockedTable, group: FileGroupId, base: IndexLog, at
     path = join_path(
         group.partition, encode_metadata_base_name(MetadataBaseName(group.file_id, _ONLY_WRITER, at.value))
     )
-    environment.storage.put(join_path(METADATA_DIRECTORY, path), data)
+    _create(environment.storage, join_path(METADATA_DIRECTORY, path), data)
     return WriteStat(group=group, path=path, size=len(data), writes=base.entries, inserts=base.entries)
+
+
+def _create(storage: Storage, path: str, data: bytes) -> None:
+    """Never over a file that is there: it may be the next process's, which has made the index meanwhile."""
+    if not storage.put_if_absent(path, data):
+        raise FencedError(f"{path} exists already: another process is building this index. Reload the table; retry.")
 
 
 def _properties(config: TableConfig) -> dict[str, str]:
