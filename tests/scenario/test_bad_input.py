@@ -294,7 +294,7 @@ def test_rows_that_lie_outside_of_the_table_are_not_read_as_missing_ones(tables:
 def test_a_table_with_a_change_log_is_read_and_not_written(tables: TableBuilder, table: tk.Table) -> None:
     name = b"hoodie.table.name=trips"
     edit_properties(tables.storage(table), name, name + b"\nhoodie.table.cdc.enabled=true")
-    refused(tables, table, lambda t: t.upsert(ROWS), kind=UnsupportedFeatureError, message="log of changes")
+    refused(tables, table, lambda t: t.upsert(ROWS), kind=UnsupportedFeatureError, message="change log")
     assert table.read().num_rows == ROWS.num_rows
 
 

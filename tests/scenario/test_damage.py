@@ -206,7 +206,7 @@ def test_a_plan_that_cannot_succeed_can_be_cancelled(healthy: Callable[[dict[str
     with pytest.raises(InvalidRequestError, match="no damage of its files is known"):
         world.table.cancel(plan)
     {**DAMAGE, **DAMAGE_TO_LOGS}[kind](world.storage)
-    with pytest.raises(CorruptTableError, match=r"Table.cancel\(\) takes the plan off"):
+    with pytest.raises(CorruptTableError, match=r"Table.cancel\(\) removes the plan"):
         world.table.execute(plan)
     assert world.table.cancel(plan).is_removed
     assert world.timeline.pending == ()

@@ -150,7 +150,7 @@ def test_text_is_read_into_a_tree(text: str, predicate: Predicate) -> None:
         ("", 1, "expected a column or a value, found the end"),
         ("id =", 5, "expected a column or a value"),
         ("id = city", 6, "columns cannot be compared with each other"),
-        ('city = "sf"', 8, "text goes in single quotes"),
+        ('city = "sf"', 8, "put text in single quotes"),
         ("id == = 3", 7, "expected a column or a value, found ="),
         ("(id = 1", 8, "expected `)`"),
         ("id = 'x", 6, "is a quote not closed?"),

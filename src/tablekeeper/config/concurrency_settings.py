@@ -404,7 +404,7 @@ class ConcurrencySettings(Settings):
     def _check(self) -> None:
         if self.failed_writes is FailedWrites.EAGER and self.mode is not ConcurrencyMode.SINGLE_WRITER:
             raise InvalidRequestError(
-                f"{_FAILED}=EAGER rolls back writes that are still running, so that it needs {_MODE}=SINGLE_WRITER; "
+                f"{_FAILED}=EAGER rolls back writes that are still running, and therefore needs {_MODE}=SINGLE_WRITER; "
                 f"the mode is {self.mode.value}. Use LAZY, or say that there is no other writer."
             )
         if self.early.is_enabled and self.mode is not ConcurrencyMode.OPTIMISTIC:

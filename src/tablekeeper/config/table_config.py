@@ -155,7 +155,8 @@ def parse_table_config(properties: Mapping[str, str], *, file: str) -> TableConf
         raise UnsupportedFeatureError(f"{file}: base file format {base}; only PARQUET is supported")
     if properties.get("hoodie.bootstrap.base.path"):
         raise UnsupportedFeatureError(
-            f"{file}: the table was bootstrapped from files outside of it, which are not read here. Read it with Java."
+            f"{file}: the table was bootstrapped from files outside of it, which tablekeeper cannot read. Read it "
+            "with Java."
         )
     ordering = _fields(properties, "hoodie.table.ordering.fields") or _fields(
         properties, "hoodie.table.precombine.field"

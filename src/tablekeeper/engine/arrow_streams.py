@@ -27,7 +27,7 @@ def open_arrow_stream(source: Any) -> pa.RecordBatchReader:
     except Exception as error:
         # Whatever another library raises while it exports its rows: the caller's rows are at fault, or their library.
         raise InvalidRequestError(
-            f"the rows of this {type(source).__name__} cannot be had as Arrow data: {error}. "
+            f"the rows of this {type(source).__name__} cannot be read as Arrow data: {error}. "
             "Convert them to a pyarrow.Table first."
         ) from error
     kept = [field.name for field in reader.schema if not _PANDAS_INDEX.fullmatch(field.name)]

@@ -43,7 +43,7 @@ def decode_avro_block(block: LogBlock, *, file: str, columns: Collection[str] | 
         raise CorruptTableError(file=file, reason=f"the Avro block at byte {block.offset} has {len(data)} bytes")
     version, count = _START.unpack_from(data)
     if not 0 <= version <= _CONTENT_VERSION:
-        raise UnsupportedFeatureError(f"{file}: an Avro block with content version {version} is not known here")
+        raise UnsupportedFeatureError(f"{file}: an Avro block with content version {version} is not supported")
     offsets, lengths = _find_records(data, count, file=file)
     return decode_avro_rows(data, offsets=offsets, lengths=lengths, schema=schema, file=file, columns=columns)
 
@@ -93,7 +93,7 @@ def _bounds(
         (starts < 0) | (sizes < 0) | (starts > len(data)) | (sizes > len(data) - starts) | (sizes > _MAX_RECORD_SIZE)
     )
     if outside.any():
-        raise CorruptTableError(file=file, reason=f"record {int(np.argmax(outside))} lies outside the bytes given")
+        raise CorruptTableError(file=file, reason=f"record {int(np.argmax(outside))} is outside the given bytes")
     return starts, starts + sizes
 
 

@@ -105,8 +105,8 @@ class _Reader:
         read = self._values.get(name)
         if read is None:
             raise UnsupportedFeatureError(
-                f"{self._file}: a delete has an ordering value of the Java class {name}, which is not read here. "
-                "Compact the table with the release that wrote it, then try again."
+                f"{self._file}: a delete has an ordering value of the Java class {name}, which tablekeeper cannot "
+                "read. Compact the table with the release that wrote it, then try again."
             )
         value = read()
         return None if value is None else (name, value)

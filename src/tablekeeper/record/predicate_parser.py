@@ -175,9 +175,7 @@ class _Parser:
         value = self._operand()
         if isinstance(value, _Column):
             self._at = start
-            raise self._error(
-                "expected a value, columns cannot be compared with each other; text goes in single quotes"
-            )
+            raise self._error("expected a value, columns cannot be compared with each other; put text in single quotes")
         return value
 
     def _operand(self) -> Literal | _Column:
@@ -232,7 +230,7 @@ class _Parser:
         while self._take("."):
             parts.append(self._name())
         if self._next.text == "(":
-            raise self._error("functions are not supported here")
+            raise self._error("functions are not supported")
         return _Column(".".join(parts))
 
     def _name(self) -> str:

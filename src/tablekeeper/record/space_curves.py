@@ -50,7 +50,7 @@ class SpaceCurve:
 def fit_curve(sample: Sequence[pa.Array | pa.ChunkedArray], *, is_hilbert: bool) -> SpaceCurve:
     """A curve for rows of which `sample` holds some, column by column."""
     if not 0 < len(sample) <= _MOST_COLUMNS:
-        raise InvalidRequestError(f"a curve goes through 1 to {_MOST_COLUMNS} columns, not {len(sample)}")
+        raise InvalidRequestError(f"a curve takes 1 to {_MOST_COLUMNS} columns, not {len(sample)}")
     bits = min(_MOST_BITS, 64 // len(sample))
     return SpaceCurve(tuple(_bounds(combined(column), bits) for column in sample), bits, is_hilbert)
 

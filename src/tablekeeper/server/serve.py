@@ -158,8 +158,8 @@ def _refuse_open_door(service: Service, settings: ServerSettings) -> None:
         return
     if not service.store.has_tokens():
         raise InvalidRequestError(
-            f"--host {settings.host}: there are no tokens, and without them only the own machine may call. Start with "
-            "--host 127.0.0.1, run `tablekeeper service tokens --add NAME --role admin`, and start again."
+            f"--host {settings.host}: there are no tokens, and without them only this machine may call the service. "
+            "Start with --host 127.0.0.1, run `tablekeeper service tokens --add NAME --role admin`, and start again."
         )
     if settings.tls_certificate is None:
         _LOG.warning("tokens and cookies cross the network unencrypted: give --tls-certificate and --tls-key")

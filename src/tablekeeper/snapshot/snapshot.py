@@ -200,7 +200,7 @@ def _refuse_unmarked(unmarked: Mapping[str, Files], rules: SliceRules) -> None:
         if plan_slices(decode_partition_files(directory, found), rules):
             raise CorruptTableError(
                 file=join_path(directory, PARTITION_METADATA_NAME),
-                reason="it is gone, and the directory holds committed files",
+                reason="it is missing, and the directory holds committed files",
             )
 
 

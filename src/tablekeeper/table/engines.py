@@ -23,7 +23,7 @@ def choose_engine(
     """Spark if a session is given, else the engine that is given or named. Spark has a progress bar of its own."""
     if engine is not None and not isinstance(engine, str):
         if spark is not None:
-            raise InvalidRequestError("an engine was given beside spark=…: leave one of them out")
+            raise InvalidRequestError("both an engine and spark=… were given: leave one of them out")
         if not callable(getattr(engine, "run", None)):
             raise InvalidRequestError(f"engine {engine!r} is no engine: use 'spark' with spark=…, or 'local'")
         return engine

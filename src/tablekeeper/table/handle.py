@@ -176,4 +176,4 @@ def parse_instant(value: object) -> RequestedTime:
 
 def _refuse_other(kind: str) -> None:
     if kind != _RECORD:
-        raise InvalidRequestError(f"index {kind!r}: the one that is built and dropped here is 'record'.")
+        raise InvalidRequestError(f"index {kind!r}: the only index that can be built and dropped is 'record'.")

@@ -100,5 +100,5 @@ def _epoch_ms(moment: dt.datetime, *, zone: str) -> int:
         moment = moment.replace(tzinfo=dt.UTC) if zone == "UTC" else moment
     # A year's distance to both ends of the calendar, so that the moment has a form in every zone.
     if not dt.MINYEAR + 1 < moment.year < dt.MAXYEAR:
-        raise InvalidRequestError(f"{moment} lies outside of the years that a timeline has")
+        raise InvalidRequestError(f"{moment} is outside the years that a timeline can have")
     return round(moment.timestamp() * 1000)

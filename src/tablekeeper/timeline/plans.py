@@ -320,8 +320,8 @@ def _slice(planned: CompactionOperation | SliceInfo, *, base_bytes: int, log_byt
     group = planned.group
     if planned.bootstrap_file is not None:
         raise UnsupportedFeatureError(
-            f"{file}: file group {group} was bootstrapped from files outside the table, which are not read here. Run "
-            "this plan with Java Hudi."
+            f"{file}: file group {group} was bootstrapped from files outside the table, which tablekeeper cannot read. "
+            "Run this plan with Java Hudi."
         )
     logs = [_log(group, path, log_bytes // len(planned.log_files), file=file) for path in planned.log_files]
     logs.sort(key=lambda log: log.order)

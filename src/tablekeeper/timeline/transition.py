@@ -86,7 +86,7 @@ def refuse_gone_instant(storage: Storage, config: TableConfig, inflight: Instant
     """Raise `FencedError` if the action is not on the timeline any more: to be asked directly before it completes."""
     if storage.stat(instant_path(config, inflight)) is None:
         raise FencedError(
-            f"instant {inflight} is gone from the timeline: another process rolled it back. "
+            f"instant {inflight} is no longer on the timeline: another process rolled it back. "
             "Nothing was committed; retry."
         )
 
@@ -147,6 +147,6 @@ def _landed_after_all(storage: Storage, path: str, content: bytes, *, cause: Sto
     except StorageError as error:
         raise CommitOutcomeUnknownError(
             f"the store failed while {instant} was being completed ({error}); reload the table to see whether "
-            "it landed",
+            "it succeeded",
             instant=instant.requested_at.value,
         ) from cause

@@ -141,24 +141,24 @@ def time_after(environment: TableEnvironment, newest: str) -> str:
 def _refuse_read_only(config: TableConfig) -> None:
     if config.version < _OLDEST_WRITABLE_VERSION:
         raise UnsupportedFeatureError(
-            f"table {config.name} has version {config.version}, which is read-only here. "
+            f"table {config.name} has version {config.version}, which tablekeeper only reads. "
             "Any write by Java Hudi 1.x upgrades it to version 9."
         )
     if not config.has_meta_columns:
         raise UnsupportedFeatureError(
-            f"table {config.name} has no meta columns, and is read-only here. Write it in Java."
+            f"table {config.name} has no meta columns, and tablekeeper only reads it. Write it in Java."
         )
     if not config.key_fields:
         raise UnsupportedFeatureError(
-            f"table {config.name} has generated keys, and is read-only here. Write it in Java."
+            f"table {config.name} has generated keys, and tablekeeper only reads it. Write it in Java."
         )
     if config.keeps_change_log:
         raise UnsupportedFeatureError(
-            f"table {config.name} keeps a log of changes (CDC), which is not written here: it is read-only. "
+            f"table {config.name} keeps a change log (CDC), which tablekeeper does not write: it only reads the table. "
             "Write it in Java."
         )
     if config.drops_partition_columns:
         raise UnsupportedFeatureError(
-            f"table {config.name} leaves its partition columns out of the files, and is read-only here. "
+            f"table {config.name} leaves its partition columns out of the files, and tablekeeper only reads it. "
             "Write it in Java."
         )

@@ -131,7 +131,7 @@ class Heartbeat:
             reason = self._ended()
         if reason is not None:
             raise FencedError(
-                f"instant {self.instant}: {reason}, so that it may have been rolled back. "
+                f"instant {self.instant}: {reason}, and it may have been rolled back. "
                 f"Nothing was published; reload the table and write again."
             )
 

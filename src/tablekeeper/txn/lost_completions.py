@@ -57,8 +57,8 @@ def refuse_lost_completion(environment: TableEnvironment, instant: Instant) -> N
         raise CorruptTableError(
             file=min(files),
             reason=f"{instant} wrote it and has neither markers nor a heartbeat left, as only completed writes have: "
-            "its completed file was lost from the timeline. Bring that file back from a backup; or, if the write "
-            f"never completed, take it back with Table.rollback('{instant.requested_at}')",
+            "its completed file was lost from the timeline. Restore that file from a backup; or, if the write "
+            f"never completed, undo it with Table.rollback('{instant.requested_at}')",
         )
 
 

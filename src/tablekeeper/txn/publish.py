@@ -176,13 +176,13 @@ def confirm_pending(held: LockedEnvironment, published: Instant) -> None:
                 is_away = _take_away_alone(again, published)
         except (FencedError, LockNotAcquiredError, StorageError) as error:
             raise CommitOutcomeUnknownError(
-                f"the lock was lost while {published} was being published, and what became of it could not be found "
-                f"out ({error}); reload the table to see whether it stands.",
+                f"the lock was lost while {published} was being published, and what became of it is "
+                f"unknown ({error}); reload the table to see whether it is there.",
                 instant=published.requested_at.value,
             ) from doubt
         if is_away:
             raise FencedError(
-                f"the lock was lost while {published} was being published; it was taken away again. Reload the table."
+                f"the lock was lost while {published} was being published; it was removed again. Reload the table."
             ) from doubt
 
 
@@ -285,13 +285,13 @@ def _decide(environment: TableEnvironment, completed: Instant, known: Timeline, 
                 take_back_update(held, completed.requested_at)
     except (FencedError, LockNotAcquiredError, StorageError) as error:
         raise CommitOutcomeUnknownError(
-            f"the lock was lost while {completed} was being completed, and what became of it could not be found out "
-            f"({error}); reload the table to see whether it stands.",
+            f"the lock was lost while {completed} was being completed, and what became of it is unknown "
+            f"({error}); reload the table to see whether it is completed.",
             instant=completed.requested_at.value,
         ) from doubt
     raise FencedError(
         f"instant {completed} was rolled back or completed by another process while this one did not answer. Nothing "
-        "of it was left; reload the table and write again."
+        "of it remains; reload the table and write again."
     ) from doubt
 
 

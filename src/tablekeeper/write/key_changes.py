@@ -255,8 +255,7 @@ def _encode_log(task: _EncodeTask) -> _Encoded:
         if values[places[place]] != values[places[place + 1]]:
             raise InvalidRequestError(
                 f"the record key {keys[int(place)].as_py().decode()!r} is new and is given for two partitions at once, "
-                "but the table has a record index, with which a key is in one place. Nothing was written: give each "
-                "key once."
+                "but in a table with a record index a key has one partition. Nothing was written: give each key once."
             )
     return _encode_log_of_any(task)
 

@@ -98,8 +98,8 @@ def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) ->
         other = taken.setdefault((file_slice.group.partition, bucket), file_slice)
         if other is not file_slice:
             raise InvalidRequestError(
-                f"file groups {other.group} and {file_slice.group} are both bucket {bucket}, so that it is open which "
-                "of them a row belongs to. Delete or overwrite the partition, or cluster it with Java."
+                f"file groups {other.group} and {file_slice.group} are both bucket {bucket}, so it is unclear "
+                "which of them a row belongs to. Delete or overwrite the partition, or cluster it with Java."
             )
     sampled = min((s for s in slices if s.base is not None), key=lambda s: s.size, default=None)
     if sampled is not None and sampled.base is not None:

@@ -46,7 +46,7 @@ def find_spark_submit(context: EngineContext) -> str:
             return str(place / "spark-submit")
     found = shutil.which("spark-submit")
     if found is None:
-        raise InvalidRequestError("no spark-submit here: install tablekeeper[spark], or set SPARK_HOME")
+        raise InvalidRequestError("spark-submit was not found: install tablekeeper[spark], or set SPARK_HOME")
     return found
 
 

@@ -115,7 +115,7 @@ def make_local(context: EngineContext) -> WarmExecutor:
     missing = "PySpark" if find_spec("pyspark") is None else "Java 17" if java is None else ""
     if missing:
         raise InvalidRequestError(
-            f"the engine local needs {missing}, which is not here: install tablekeeper[spark] and Java 17, or use the "
+            f"the engine local needs {missing}, which is missing: install tablekeeper[spark] and Java 17, or use the "
             "engine arrow (--engine arrow), which needs neither"
         )
     return WarmExecutor(context)

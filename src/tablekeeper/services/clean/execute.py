@@ -163,7 +163,7 @@ class _Worker:
             mine = timeline.find(taken.inflight.requested_at)
             if mine is None:
                 raise FencedError(
-                    f"clean {taken.inflight} is gone from the timeline. Reload the table before going on."
+                    f"clean {taken.inflight} is no longer on the timeline. Reload the table before going on."
                 )
             if mine.is_completed:
                 return _result(taken, deleted_partitions=(), lock_held_s=held.lease.held_s)

@@ -101,7 +101,7 @@ def _finish_rollback(environment: TableEnvironment, repair: Repair, remedies: Re
 
     def approve(_: LockedEnvironment, timeline: Timeline, current: Instant) -> bool:
         if current in timeline.pending_plans and _is_alive(environment, current.requested_at):
-            raise TablekeeperError(f"{current} is being executed anew: its executor finishes the rollback")
+            raise TablekeeperError(f"{current} is being executed again: its executor finishes the rollback")
         return current.is_pending
 
     if plan is not None and plan.instant is not None:

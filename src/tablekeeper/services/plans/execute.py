@@ -164,8 +164,8 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         rewritten = service.rewrite(Attempt(request.engine, context, environment.config), entered.plan)
     except CorruptTableError as error:
         reason = (
-            f"{error.reason}. Bring the file back and execute {requested_at} again; if that cannot be, or the plan was "
-            "made without it, Table.cancel() takes the plan off the timeline"
+            f"{error.reason}. Restore the file and execute {requested_at} again; if it cannot be restored, or the plan "
+            "was made without it, Table.cancel() removes the plan"
         )
         raise CorruptTableError(file=error.file, reason=reason) from error
     except StorageError:

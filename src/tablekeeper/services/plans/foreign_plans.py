@@ -23,7 +23,8 @@ def refuse_foreign_plan(plan: Plan, *, file: str) -> None:
         )
     if any(len({each.group.partition for each in work.slices}) > 1 for work in plan.work):
         raise UnsupportedFeatureError(
-            f"{file}: a clustering group spans several partitions, which is not done here. Run the plan with Java."
+            f"{file}: a clustering group spans several partitions, which tablekeeper does not support. Run the "
+            "plan with Java."
         )
 
 

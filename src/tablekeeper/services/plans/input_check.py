@@ -170,7 +170,7 @@ def _refuse_lost_input(planned: Planned, listed: Mapping[str, list[tuple[str, in
     for group, file_slice in planned.items():
         for path in files_of(file_slice):
             if path.rpartition("/")[2] not in there[group.partition]:
-                raise CorruptTableError(file=path, reason="it is gone, and a plan counts on it")
+                raise CorruptTableError(file=path, reason="it is missing, and a plan needs it")
 
 
 def _refuse_missing_from_plan(planned: Planned, whole: Planned, instant: Instant, timeline: Timeline) -> None:

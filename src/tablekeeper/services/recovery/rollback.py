@@ -220,8 +220,8 @@ def _refuse_cleaned(
         is_there = any(previous is None or instant <= previous for instant in left)
         if not is_there or _was_cleaned(environment, timeline, cleaned.get(group, ()), previous):
             raise InvalidRequestError(
-                f"{environment.config.name}, {current}: what it replaced in file group {group} has been cleaned away, "
-                "so that a rollback would lose rows. Write the rows that you want instead."
+                f"{environment.config.name}, {current}: the files that it replaced in file group {group} were cleaned "
+                "away, and a rollback would lose rows. Write the rows that you want instead."
             )
 
 

@@ -286,7 +286,7 @@ def _refuse_missing_files(environment: TableEnvironment, savepoint: Savepoint) -
         if missing:
             raise CorruptTableError(
                 file=f"{partition}/{min(missing)}".lstrip("/"),
-                reason=f"savepoint {savepoint.instant} protects the file, and it is gone: nothing was restored",
+                reason=f"savepoint {savepoint.instant} protects the file, and it is missing: nothing was restored",
             )
 
 

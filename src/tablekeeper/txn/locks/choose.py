@@ -86,7 +86,7 @@ def _path_by_table(uri: str, *, scheme: str) -> str:
     """Where Java puts the lock if it derives the place from the table's path, which it hashes as it is spelled."""
     if scheme not in _ONE_SPELLING:
         raise UnsupportedFeatureError(
-            f"{LockProvider.ZOOKEEPER_BY_TABLE_PATH.value} goes by how each writer spells the table's path, and a path "
-            f"like {uri} has many spellings. Give all writers {LockProvider.ZOOKEEPER.value} with a base path."
+            f"{LockProvider.ZOOKEEPER_BY_TABLE_PATH.value} depends on how each writer spells the table's path, and a "
+            f"path like {uri} has many spellings. Give all writers {LockProvider.ZOOKEEPER.value} with a base path."
         )
     return "/".join(("", "tmp", xxhash64_key(uri).hex().upper(), "lock_key"))
