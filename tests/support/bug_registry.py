@@ -20,6 +20,7 @@ __all__ = [
     "METADATA",
     "MOR",
     "OBJECTS",
+    "RECORD_INDEX",
     "SIMPLE",
     "SMALL_FILES",
     "Bug",
@@ -35,6 +36,7 @@ OBJECTS = (Shape("mor", has_scopes=False), Shape("cow", has_scopes=False))
 METADATA = (Shape("mor", metadata=True), Shape("cow", metadata=True))
 MOR = (Shape("mor"),)
 SIMPLE = (Shape("mor"), Shape("cow"))
+RECORD_INDEX = (Shape("mor", "record"), Shape("cow", "record"))
 SMALL_FILES = (Shape("mor", options="small files"),)
 BUCKETS = (Shape("mor", "bucket"),)
 

@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 from tablekeeper.metadata_table import compaction as metadata_compaction
 from tablekeeper.metadata_table.compaction_plan import plan_merge
+from tablekeeper.metadata_table.record_index import NO_KEY_CHANGES
+from tablekeeper.metadata_table.update import sync_commit
 from tablekeeper.model import CommitMetadata, CompletionTime, Instant, Operation
 from tablekeeper.read import incremental
 from tablekeeper.services.archive import execute as archive_execute
@@ -28,6 +30,7 @@ from tests.support.bug_registry import (
     METADATA,
     MOR,
     OBJECTS,
+    RECORD_INDEX,
     SMALL_FILES,
     Patch,
     both,
@@ -228,6 +231,14 @@ def readers_take_files_of_unknown_instants() -> Patch:
 @bug("meeting", METADATA)
 def a_commit_passes_over_the_metadata_table() -> Patch:
     return patch.object(publish, "sync_commit", says(()))
+
+
+@bug("meeting", RECORD_INDEX)
+def a_commit_forgets_the_record_index() -> Patch:
+    original = sync_commit
+    return patch.object(
+        publish, "sync_commit", lambda *given, **named: original(*given, **{**named, "keys": NO_KEY_CHANGES})
+    )
 
 
 @bug("dying twice")

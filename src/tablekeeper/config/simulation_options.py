@@ -22,6 +22,10 @@ SIMULATION_OPTIONS: Mapping[str, str] = {
 
 INDEX_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "simple": {},
+    "record": {
+        "hoodie.index.type": "RECORD_INDEX",
+        "hoodie.metadata.record.index.min.filegroup.count": "2",
+    },
     "bucket": {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"},
 }
 """What a table is made with, by the index of its shape."""

@@ -24,6 +24,8 @@ SHAPES = (
     Shape("cow", has_scopes=False),
     Shape("mor", options="small files"),
     Shape("cow", options="by completion"),
+    Shape("mor", "record"),
+    Shape("cow", "record"),
 )
 
 _ROLES = {

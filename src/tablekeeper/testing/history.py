@@ -29,6 +29,11 @@ class Shape:
     has_scopes: bool = True
     options: str = ""
 
+    @property
+    def has_metadata_table(self) -> bool:
+        """A record index is a part of one."""
+        return self.metadata or self.index == "record"
+
     def __str__(self) -> str:
         oddities = ["metadata" if self.metadata else "", "" if self.has_scopes else "objects", self.options]
         return " ".join(filter(None, [self.table_type, self.index, *oddities]))

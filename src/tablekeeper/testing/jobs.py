@@ -58,8 +58,8 @@ def job(
     return register
 
 
-def _is_simple(shape: Shape) -> bool:
-    return shape.index == "simple"
+def _has_no_buckets(shape: Shape) -> bool:
+    return shape.index != "bucket"
 
 
 def _is_mor(shape: Shape) -> bool:
@@ -103,7 +103,7 @@ def insert(worker: Worker) -> None:
     worker.write(lambda extra: worker.table.insert(trips(rows), extra=extra), puts(rows))
 
 
-@job("writer", calls=50, weight=2, fits=_is_simple)
+@job("writer", calls=50, weight=2, fits=_has_no_buckets)
 def bulk_insert(worker: Worker) -> None:
     rows = _own_rows(worker)
     worker.write(lambda extra: worker.table.bulk_insert(trips(rows), extra=extra), puts(rows))
@@ -193,7 +193,7 @@ def log_compact(worker: Worker) -> None:
     _rewrite(worker, ServiceKind.LOG_COMPACTION, worker.table.schedule_log_compaction)
 
 
-@job("clusterer", calls=110, weight=3, fits=_is_simple)
+@job("clusterer", calls=110, weight=3, fits=_has_no_buckets)
 def cluster(worker: Worker) -> None:
     _rewrite(worker, ServiceKind.CLUSTERING, partial(worker.table.schedule_clustering, order_by="ts"))
 
@@ -229,7 +229,7 @@ def archive(worker: Worker) -> None:
     worker.attempt("archive", worker.table.archive)
 
 
-@job("metadata compactor", calls=40, weight=2, fits=lambda shape: shape.metadata)
+@job("metadata compactor", calls=40, weight=2, fits=lambda shape: shape.has_metadata_table)
 def compact_metadata_table(worker: Worker) -> None:
     worker.attempt("metadata compaction", worker.table.compact_metadata_table)
 

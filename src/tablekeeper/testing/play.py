@@ -13,6 +13,7 @@ from tablekeeper.testing.history import Actor, History
 from tablekeeper.testing.jobs import JOBS
 from tablekeeper.testing.loop import Fiber, Loop, TooLongError
 from tablekeeper.testing.process import Process
+from tablekeeper.testing.record_index import record_index
 from tablekeeper.testing.start import FIRST_WRITES, load_start
 from tablekeeper.testing.store import SimulatedStorage
 from tablekeeper.testing.story import NAME_KEY, Commit, Story, Write, puts
@@ -22,7 +23,7 @@ from tablekeeper.testing.worker import Worker, open_table
 from tablekeeper.timeline import load_commit_metadata, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
 
-__all__ = ["Outcome", "play"]
+__all__ = ["Outcome", "play", "record_index"]
 
 _SPACE = "simulation"
 _URI = f"memory://{_SPACE}/table"

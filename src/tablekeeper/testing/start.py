@@ -73,6 +73,9 @@ def load_start(shape: Shape) -> Start:
         process.sleep(10)
         table.upsert(trips(rows), extra={NAME_KEY: name})
     process.sleep(10)
+    if shape.index == "record":
+        table.create_index()
+        process.sleep(10)
     files = {file.path: storage.read(file.path) for file in storage.walk("")}
     forget_memory("simulation-start")
     return Start(files, process.loop.now_s)

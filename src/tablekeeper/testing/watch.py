@@ -53,6 +53,7 @@ class Watch:
         self.posts: dict[str, Post] = {}
         self.coverage: set[int] = set()
         self._faults = {(fault.actor, fault.job, fault.among, fault.call): fault for fault in history.faults}
+        self.has_record_index = history.shape.index == "record"
         self._loop = loop
         self._checks_steps = history.shape.has_scopes
         self.is_calm = not history.faults and not any(actor.skew_s for actor in history.actors)
