@@ -10,6 +10,7 @@ from tablekeeper.model import Instant, PlanFlags
 from tablekeeper.services.clean import execute as clean_execute
 from tablekeeper.services.plans import cancel, execute, schedule, window
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
+from tablekeeper.services.plans.foreign_writes import ForeignWrites
 from tablekeeper.services.plans.service import Draft
 from tablekeeper.storage.memory import MemoryStorage
 from tablekeeper.table import streaming
@@ -22,6 +23,7 @@ from tablekeeper.write import finish
 from tests.support.bug_registry import (
     MOR,
     OBJECTS,
+    SMALL_FILES,
     Patch,
     both,
     bug,
@@ -97,6 +99,11 @@ def a_stream_asks_for_its_batch_before_the_lock_only() -> Patch:
 
 
 # ---- the guard, and plans
+
+
+@bug("beside Java", SMALL_FILES)
+def plans_do_not_wait_for_writers_of_others() -> Patch:
+    return patch.object(schedule, "load_foreign_writes", says(ForeignWrites()))
 
 
 @bug("many executors")

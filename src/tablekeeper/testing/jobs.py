@@ -18,7 +18,7 @@ from tablekeeper.model import PlanFlags, ServiceKind
 from tablekeeper.table.streaming import BATCH_KEY, WRITER_KEY, BatchCommittedError
 from tablekeeper.testing.history import Shape
 from tablekeeper.testing.story import deletes, drops, overwrites, puts
-from tablekeeper.testing.worker import CITIES, KEYS, Worker, rows_of, rows_of_unsorted, trips
+from tablekeeper.testing.worker import CITIES, KEYS, Worker, own_rows, rows_of, rows_of_unsorted, trips
 
 __all__ = ["JOBS", "JobKind", "job"]
 
@@ -99,27 +99,27 @@ def delete(worker: Worker) -> None:
 
 @job("writer", calls=55, weight=2)
 def insert(worker: Worker) -> None:
-    rows = _own_rows(worker)
+    rows = own_rows(worker)
     worker.write(lambda extra: worker.table.insert(trips(rows), extra=extra), puts(rows))
 
 
 @job("writer", calls=50, weight=2, fits=_has_no_buckets)
 def bulk_insert(worker: Worker) -> None:
-    rows = _own_rows(worker)
+    rows = own_rows(worker)
     worker.write(lambda extra: worker.table.bulk_insert(trips(rows), extra=extra), puts(rows))
 
 
 @job("writer", calls=60, weight=2)
 def insert_overwrite(worker: Worker) -> None:
     city = worker.chance.choice(CITIES)
-    rows = {key: row for key, row in _own_rows(worker).items() if row[0] == city}
+    rows = {key: row for key, row in own_rows(worker).items() if row[0] == city}
     effect = overwrites(frozenset({city}), rows)
     worker.write(lambda extra: worker.table.insert_overwrite(trips(rows), extra=extra), effect)
 
 
 @job("writer", calls=60)
 def insert_overwrite_table(worker: Worker) -> None:
-    rows = _own_rows(worker)
+    rows = own_rows(worker)
     worker.write(lambda extra: worker.table.insert_overwrite_table(trips(rows), extra=extra), overwrites(None, rows))
 
 
@@ -336,8 +336,3 @@ def _some_rows(worker: Worker) -> dict[str, tuple[str, float]]:
     keys = worker.chance.sample(list(KEYS), 2)
     fare = float(100 + len(worker.story.writes))
     return {key: (KEYS[key], fare) for key in sorted(keys)}
-
-
-def _own_rows(worker: Worker) -> dict[str, tuple[str, float]]:
-    """Keys that nobody else inserts: an insert does not look for them."""
-    return {f"{worker.name}-{city}": (city, float(len(worker.story.writes))) for city in CITIES}

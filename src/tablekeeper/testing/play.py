@@ -10,6 +10,7 @@ from tablekeeper.storage.memory import MemoryStorage, forget_memory
 from tablekeeper.testing.chance import chance_of
 from tablekeeper.testing.choosing import Chooser, choose_by_seed, choose_by_turns
 from tablekeeper.testing.history import Actor, History
+from tablekeeper.testing.java_writer import java_insert, java_upsert
 from tablekeeper.testing.jobs import JOBS
 from tablekeeper.testing.loop import Fiber, Loop, TooLongError
 from tablekeeper.testing.process import Process
@@ -23,7 +24,7 @@ from tablekeeper.testing.worker import Worker, open_table
 from tablekeeper.timeline import load_commit_metadata, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
 
-__all__ = ["Outcome", "play", "record_index"]
+__all__ = ["Outcome", "java_insert", "java_upsert", "play", "record_index"]
 
 _SPACE = "simulation"
 _URI = f"memory://{_SPACE}/table"
@@ -141,7 +142,14 @@ class _Run:
     def _worker(self, actor: Actor, process: Process) -> Worker:
         storage = SimulatedStorage(_URI, process, self._watch, has_scopes=self._history.shape.has_scopes)
         table = open_table(storage, process, options_in=self._watch.storage, repeats_tasks=actor.repeats_tasks)
-        worker = Worker(table, process, self._story, chance_of("worker", actor.name), actor.name)
+        worker = Worker(
+            table,
+            storage,
+            process=process,
+            story=self._story,
+            chance=chance_of("worker", actor.name),
+            name=actor.name,
+        )
         self._watch.post_of(process).worker = worker
         return worker
 

@@ -74,6 +74,10 @@ class SimulatedStorage:
     def spec(self) -> StorageSpec:
         return self._inner.spec
 
+    def without_scopes(self) -> SimulatedStorage:
+        """The same for a program that knows nothing of scopes."""
+        return SimulatedStorage(self.spec.uri, self._process, self._witness, has_scopes=False)
+
     @property
     def has_scopes(self) -> bool:
         return self._has_scopes

@@ -144,6 +144,16 @@ THEMES: dict[str, Theme] = {
             shapes=(Shape("mor", options="small files"), Shape("mor", metadata=True, options="small files")),
         ),
         Theme(
+            # One writer, of Java: where it loads late it does not see others that write the same, its own kind neither.
+            "beside Java",
+            (
+                Slot(("java_upsert", "java_insert", "java_insert"), (0.0, 0.1), most=2),
+                Slot(("compact", "cluster", "log_compact"), (0.1, 0.3, 2.0), least=2, most=3),
+                Slot(("clean", "execute_waiting", "read", "archive"), (0.1, 5.0, 60.0), least=2, most=3),
+            ),
+            shapes=(Shape("mor", options="small files"), Shape("mor")),
+        ),
+        Theme(
             "dying twice",
             (
                 Slot((*_WRITES, "compact", "cluster"), (0.0,), most=1),

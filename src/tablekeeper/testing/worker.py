@@ -28,9 +28,10 @@ from tablekeeper.table import Table
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.testing.chance import Chance
 from tablekeeper.testing.process import Process
+from tablekeeper.testing.store import SimulatedStorage
 from tablekeeper.testing.story import NAME_KEY, Effect, Story, Write
 
-__all__ = ["CITIES", "KEYS", "SCHEMA", "Worker", "open_table", "rows_of", "rows_of_unsorted", "trips"]
+__all__ = ["CITIES", "KEYS", "SCHEMA", "Worker", "open_table", "own_rows", "rows_of", "rows_of_unsorted", "trips"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -73,8 +74,11 @@ def open_table(
 class Worker:
     """One process at work. `is_disturbed` once a fault has happened to it, `is_hurt` once one of the store has."""
 
-    def __init__(self, table: Table, process: Process, story: Story, chance: Chance, name: str) -> None:
+    def __init__(
+        self, table: Table, storage: SimulatedStorage, *, process: Process, story: Story, chance: Chance, name: str
+    ) -> None:
         self.table = table
+        self.storage = storage
         self.process = process
         self.story = story
         self.chance = chance
@@ -133,6 +137,11 @@ class Worker:
 
     def _is_open(self, error: TablekeeperError) -> bool:
         return isinstance(error, (StorageError, CommitOutcomeUnknownError)) and not isinstance(error, NotFoundError)
+
+
+def own_rows(worker: Worker) -> dict[str, tuple[str, float]]:
+    """Keys that nobody else inserts: an insert does not look for them."""
+    return {f"{worker.name}-{city}": (city, float(len(worker.story.writes))) for city in CITIES}
 
 
 class _SimulatedEngine(LocalEngine):
