@@ -1,12 +1,12 @@
 """Attempts: one execution of a write or of a plan, with an identity of its own.
 
-Its number is in the name of every file that it writes, so that files of two attempts are never taken for one another.
-Its changes go through two scopes of the store: one for its tasks, one for its driver. The driver fences the tasks when
-their results are in, so that no straggler and no repeated task adds a file to a commit; a process that rolls the
-attempt back or takes its plan over fences both, before it looks for the attempt's files.
+Its number is in the name of every file that it writes, so that files of two attempts are never confused. Its changes go
+through two scopes of the store: one for its tasks, one for its driver. The driver fences the tasks once it has their
+results, so that no late or repeated task adds a file to a commit. A process that rolls the attempt back or takes its
+plan over fences both before it looks for the attempt's files.
 
-A store without scopes cannot stop a task that wakes up too late. There a task looks whether the heartbeat is still its
-attempt's directly before and directly after it publishes, and takes its file back if it is not (`AttemptGuard`).
+A store without scopes cannot stop a task that wakes up too late. There a task checks directly before and after it
+publishes a file that the heartbeat still belongs to its attempt, and removes the file if not (`AttemptGuard`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NUMBERS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class AttemptId:
-    """One attempt at `instant`. `owner` is what its heartbeat says: who runs it, and a mark that nobody else has."""
+    """One attempt at `instant`. `owner` is the text of its heartbeat: the process, and a unique mark."""
 
     instant: RequestedTime
     number: int
@@ -49,11 +49,11 @@ class AttemptId:
         return f"{_group(self.instant)}/{self.number}-tasks"
 
     def driver_storage(self, storage: Storage) -> Storage:
-        """The store, for changes that the driver makes on behalf of the attempt."""
+        """The store, for the driver's changes on behalf of the attempt."""
         return ScopedStorage(storage, self.driver_scope)
 
     def end_tasks(self, storage: Storage) -> None:
-        """No task of the attempt publishes anything from here on."""
+        """Fence the tasks: none of them can publish anything from here on."""
         storage.fence(self.task_scope, scope=self.driver_scope)
 
     def wrote(self, write_token: str) -> bool:
@@ -85,15 +85,15 @@ def take_attempt(storage: Storage, instant: RequestedTime, *, runtime: Runtime) 
 
 
 def fence_attempts(storage: Storage, instant: RequestedTime) -> None:
-    """Nobody who works on `instant` changes anything from here on. Also removes what the scopes hold."""
+    """Fence every attempt at `instant`: none of them can change anything from here on. Also removes their scopes."""
     storage.fence(_group(instant))
 
 
 class AttemptGuard:
-    """Lets the tasks of an attempt notice that it is over: rolled back, cancelled, or another executor's now.
+    """Lets the tasks of an attempt notice that it is over: rolled back, cancelled, or taken over by another executor.
 
-    Cheap to ask: `check` looks at most once an interval. Travels to workers, where it starts afresh. A task publishes
-    its files inside `publishing`, and through `scope`.
+    `check` is cheap: it asks the store at most once per interval. Workers get a copy of their own. A task publishes its
+    files inside `publishing`, and through `scope`.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class AttemptGuard:
 
     @property
     def scope(self) -> str:
-        """What tasks name when they publish."""
+        """The scope that tasks pass when they publish."""
         return self.attempt.task_scope
 
     def check(self) -> None:
@@ -128,10 +128,10 @@ class AttemptGuard:
 
     @contextmanager
     def publishing(self, path: str) -> Iterator[None]:
-        """Around the call that makes a file of the attempt visible: it must not be over, before and after.
+        """Wraps the call that makes a file visible: checks before and after it that the attempt is not over.
 
-        To end an attempt is to end its heartbeat first, and then to look for its files. A file that came too late to be
-        found there finds the heartbeat ended, and is taken back.
+        Whoever ends an attempt first ends its heartbeat and then looks for its files. If a file comes too late to be
+        found then, the check after it notices that the heartbeat has ended, and removes the file.
         """
         self.check_now()
         yield
@@ -142,7 +142,7 @@ class AttemptGuard:
             raise
 
     def check_now(self) -> None:
-        """The same as `check` without regard to the interval."""
+        """Like `check`, regardless of the interval."""
         storage, instant = self._store.storage, self.attempt.instant
         request, owner = self._threads.together(
             lambda: load_cancel_request(storage, instant) if self._is_plan else None,

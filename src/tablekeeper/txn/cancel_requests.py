@@ -1,8 +1,9 @@
 """Requests to cancel a plan: one small file each under `.hoodie/.cancel/`, which Java ignores.
 
 The request is written under the table lock, so that it comes either before the commit of the plan's executor, which
-looks for it under the same lock, or after it. It stays until the plan has left the timeline: a process that dies on the
-way leaves a plan that the next clean finds and removes."""
+checks for it under the same lock, or after it. It stays until the plan has left the timeline: if the process dies in
+between, the next clean finds and removes the plan.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _DIRECTORY = ".hoodie/.cancel"
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Who wants the plan gone, and why."""
+    """Who asked to remove the plan, and why."""
 
     instant: RequestedTime
     reason: str
@@ -36,7 +37,7 @@ class CancelRequest:
 
 
 def save_cancel_request(storage: Storage, request: CancelRequest) -> None:
-    """Make the request durable. The first one stands. The caller holds the table lock."""
+    """Make the request durable; an earlier one is kept. The caller holds the table lock."""
     fields = {"reason": request.reason, "asked_by": request.asked_by, "asked_at_ms": request.asked_at_ms}
     storage.put_if_absent(_path(request.instant), json.dumps(fields).encode())
 
@@ -63,12 +64,12 @@ def load_cancelled_instants(storage: Storage) -> frozenset[RequestedTime]:
 
 
 def delete_cancel_request(storage: Storage, instant: RequestedTime) -> None:
-    """The plan has left the timeline, or completed: nothing is asked any more."""
+    """Remove the request: the plan has left the timeline, or completed."""
     storage.delete(_path(instant))
 
 
 def _decode(instant: RequestedTime, content: bytes) -> CancelRequest:
-    """A request that does not decode is a request all the same: somebody wanted the plan gone."""
+    """A request that does not decode still counts: somebody wanted to remove the plan."""
     try:
         fields = json.loads(content)
         return CancelRequest(instant, str(fields["reason"]), str(fields["asked_by"]), int(fields["asked_at_ms"]))

@@ -1,8 +1,7 @@
-"""Cancelled plans that nobody holds leave the timeline with the next writer, too.
+"""Writers, too, remove cancelled plans that nobody holds.
 
-A cancel waits only so long for a running executor, which may die before it sees the request. A clean and the
-service loop remove what is left. A writer does so where plans wait: one listing tells it whether there is a request at
-all, and where no plan waits it asks nothing.
+A cancel waits only a limited time for a running executor, which may die before it sees the request. A clean and the
+service loop remove such plans. So does a writer, if plans are pending: one listing shows whether there are requests.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def remove_cancelled_plans(environment: TableEnvironment, timeline: Timeline) -> tuple[RequestedTime, ...]:
-    """Remove the plans of `timeline` that are to be cancelled and that no executor holds; which they were.
+    """Remove the cancelled plans of `timeline` that no executor holds; returns which they were.
 
-    What fails is logged and left to the next one: the caller has other work to do.
+    Failures are logged and left to the next process: the caller has other work to do.
     """
     pending = [i.requested_at for i in timeline.pending_plans]
     if not pending:

@@ -1,13 +1,13 @@
 """How a write begins, and how it becomes visible.
 
-A write is begun (requested, inflight, heartbeat), does its work without any lock, and is committed: under the
-lock the timeline is loaded again, conflicts are looked for, the heartbeat, the inflight file and the lease are
-checked, the metadata table is brought up to date, and the completed instant is published. Whatever fails before
-that last step leaves the table as it was; what is left behind is rolled back, here or by the next writer.
+A write begins (requested, inflight, heartbeat), does its work without a lock, and commits: under the lock the timeline
+is loaded again, conflicts are detected, the heartbeat, the inflight file and the lease are checked, the metadata table
+is updated, and the completed instant is published. A failure before that last step leaves the table unchanged; leftover
+files are rolled back, here or by the next writer.
 
-A table service commits in the same way; its life cycle begins it. One that is cancellable yields to every
-ingestion, also to one that is still running: it commits only when all of those have said which file groups they
-touch, which they do when they go inflight, and it waits for that without the lock.
+A table service commits in the same way. If its plan is cancellable, it yields to every ingestion, also to one that is
+still running: it commits only when all of these have announced their file groups, which they do when they go inflight,
+and waits for that without the lock.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ __all__ = ["Committed", "OpenWrite", "announce_write", "begin_write", "commit_wr
 
 @dataclass(frozen=True)
 class OpenWrite:
-    """A write that has begun. `at_start` is the timeline on which it began, without itself.
+    """A write that has begun. `at_start` is the timeline when it began, without itself.
 
-    For the plan of a table service that is the timeline on which its execution began; what counts for conflicts is
-    everything since it was scheduled. `planned_beside` are the writes that were pending then, as far as the plan says.
+    For the plan of a table service that is the timeline when its execution began; conflicts count from when it was
+    scheduled. `planned_beside` are the writes that were pending then, if the plan records them.
     """
 
     inflight: Instant
@@ -82,7 +82,7 @@ class OpenWrite:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A write that readers see. `lock_held_s` is how long the commit kept others out; `notes` are for its writer."""
+    """A visible write. `lock_held_s` is how long the commit held the lock; `notes` are for the caller."""
 
     instant: Instant
     lock_held_s: float
@@ -97,16 +97,16 @@ def begin_write(
     plan: bytes = b"",
     announces: bool = False,
 ) -> OpenWrite:
-    """Put a new write on the timeline, and load what else is there: the one load before the write, without the lock.
+    """Put a new write on the timeline, and load the timeline without the lock: the one load before the write.
 
-    A write that `announces` stays requested until `announce_write` says which file groups it touches; it must not write
-    data before. Others go inflight at once.
+    A write that `announces` stays requested until `announce_write` names the file groups that it touches; it must not
+    write data before. Other writes go inflight at once.
     """
     config, threads = environment.config, environment.runtime.threads
     with environment.locked() as held:
         newest, _ = threads.together(lambda: load_newest_time(held.storage, config), held.lease.check)
         requested_at = RequestedTime(time_after(held, newest))
-        # The heartbeat comes first: a pending instant without one is taken for dead.
+        # The heartbeat comes first: a pending instant without one counts as dead.
         attempt, heartbeat = begin_attempt(held, requested_at)
         requested = Instant(requested_at, action, State.REQUESTED)
         inflight = Instant(requested_at, action, State.INFLIGHT)
@@ -121,12 +121,12 @@ def begin_write(
             raise
         unlocked = held.unlocked
         try:
-            # After the write is on the timeline: who begins before this load and is not on it, begins after the write.
-            # Others may have the lock by then.
+            # Once the write is on the timeline: a write that is not on this timeline begins after ours.
+            # Others may hold the lock by then.
             _, timeline = threads.together(held.lease.release, unlocked.load_timeline)
             refuse_during_restore(unlocked, timeline, requested_at)
         except BaseException:
-            # A failing store must not hide the cause; the next writer rolls back what is left.
+            # A failing store must not hide the cause; the next writer rolls back the rest.
             with suppress(StorageError):
                 remove_instant_files(unlocked.storage, config, inflight, requested)
             heartbeat.stop()
@@ -137,7 +137,7 @@ def begin_write(
 
 
 def announce_write(environment: TableEnvironment, write: OpenWrite, file_groups: Iterable[FileGroupId]) -> None:
-    """Go inflight, and say there which file groups the write touches, as Java does: plans that yield look there.
+    """Go inflight and announce the file groups of the write, as Java does, for plans that yield.
 
     Raises `ConflictError` if a clustering that takes no updates was planned on one of them before the write began: the
     commit would fail, and all the work before it would be wasted.
@@ -169,11 +169,11 @@ def commit_write(
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
-    `policy`, `known_ranges` and `keys` are for the metadata table. `settle` gives the metadata to publish on the
-    timeline just loaded: the last word on what depends on other commits. `refuse` raises, under the lock and on that
-    timeline, if the write has become unwanted. Files of others in which `phantoms` may be are looked into without the
-    lock, except for those that came in while it was doing so the last time. Without `may_repeat_tasks` no task of the
-    write is running any more. `tidy` is called once the write is visible.
+    `policy`, `known_ranges` and `keys` are for the metadata table. `settle` returns the metadata to publish on the
+    timeline just loaded, since parts of it may depend on other commits. `refuse` is called under the lock with that
+    timeline, and raises if the write is no longer wanted. Files of other commits that may hold `phantoms` are read
+    without the lock, except for those that are new in the last round. Without `may_repeat_tasks` no task of the write
+    is still running. `tidy` is called once the write is visible.
     """
     check: ConflictCheck | None = None
     announcements = _Announcements(environment, write)
@@ -212,7 +212,7 @@ def commit_write(
 def _load_fit_timeline(
     held: TableEnvironment, write: OpenWrite, refuse: Callable[[Timeline], None]
 ) -> tuple[Timeline, None]:
-    """The timeline, on which the write may still be completed."""
+    """The timeline, if the write may still be completed on it."""
 
     def look(timeline: Timeline) -> None:
         _refuse_to_go_on(held, write, timeline)
@@ -222,9 +222,9 @@ def _load_fit_timeline(
 
 
 def _with_archived(environment: TableEnvironment, write: OpenWrite, timeline: Timeline) -> Timeline:
-    """The timeline with the writes that this one began beside and that have completed and been archived since.
+    """The timeline, with concurrent writes that completed and were archived while this one was running.
 
-    Our archive leaves them; Java's looks at requested times alone, by which they are older than what is pending.
+    Our archive keeps them; Java's only compares requested times, by which they are older than the pending instants.
     """
     beside = write.planned_beside | {i.requested_at for i in write.at_start.pending if i.action.writes_data}
     gone = [time for time in beside if timeline.is_archived(time) and timeline.find(time) is None]
@@ -241,8 +241,8 @@ def _own_write(write: OpenWrite, metadata: CommitMetadata, timeline: Timeline) -
         # A savepoint has the time of the commit that it protects, which was there before.
         pending_at_start = frozenset(i.requested_at for i in write.at_start.pending if i.action.writes_data)
     else:
-        # Those that were pending when the plan was scheduled, which may be long before it is executed. An end is
-        # compared with a start here: both were taken from one increasing clock.
+        # Those that were pending when the plan was scheduled, perhaps long before its execution. A completion time
+        # is compared with a requested time here: both come from one increasing clock.
         scheduled_at = CompletionTime(requested_at.value)
         pending_at_start = frozenset(
             i.requested_at
@@ -261,7 +261,7 @@ def _own_write(write: OpenWrite, metadata: CommitMetadata, timeline: Timeline) -
 
 
 class _Announcements:
-    """Of ingestion that has not said yet what it touches: a cancellable plan waits for them, within bounds."""
+    """Announcements of file groups by running ingestion, for which a cancellable plan waits a limited time."""
 
     def __init__(self, environment: TableEnvironment, write: OpenWrite) -> None:
         self._environment = environment
@@ -270,7 +270,7 @@ class _Announcements:
         self._since_s = self._clock.monotonic_s()
 
     def missing(self, timeline: Timeline) -> list[Instant]:
-        """Live ingestion that is still requested, or replaces what it has not named."""
+        """Live ingestion that is still requested, or is a replace commit without named file groups."""
         if not self._write.is_cancellable:
             return []
         environment = self._environment
@@ -286,7 +286,7 @@ class _Announcements:
         return ingestion.action is Action.REPLACE_COMMIT and not load_touched(self._environment, ingestion).file_groups
 
     def wait(self, missing: list[Instant]) -> None:
-        """Let some time pass; `ConflictError` if it has been too long."""
+        """Wait a moment; `ConflictError` if this has taken too long."""
         if not missing:
             return
         if self._clock.monotonic_s() - self._since_s > _LONGEST_WAIT_S:
@@ -319,7 +319,7 @@ def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: 
 
 
 def refuse_during_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> None:
-    """While instants are being rolled back one by one, a write would stand on rows that are about to go."""
+    """During a restore, a write would build on rows that are about to be rolled back."""
     restores = [i for i in timeline.pending if i.action is Action.RESTORE]
     if restores:
         raise ConflictError(
@@ -339,9 +339,9 @@ def _tidy_up(
     may_be_late: bool,
     tidy: Callable[[], None],
 ) -> None:
-    """The commit has landed: what cannot be deleted now is litter, not a failure.
+    """Clean up after the commit: what cannot be deleted now is litter, not a failure.
 
-    Files `may_be_late` where a repeated task or another attempt may still put them.
+    `may_be_late`: a repeated task or another attempt may still write files.
     """
 
     def stop() -> None:
@@ -365,7 +365,7 @@ def _tidy_up(
 def _discard_markers(
     environment: TableEnvironment, write: OpenWrite, *, unless_more_than: CommitMetadata | None = None
 ) -> None:
-    """Delete the markers; if they name files that are not in the metadata given, look for those first."""
+    """Delete the markers. If they name files that `unless_more_than` does not, sweep those files first."""
     storage, instant = environment.storage, write.inflight.requested_at.value
     looks = unless_more_than is not None and not storage.has_scopes
     try:

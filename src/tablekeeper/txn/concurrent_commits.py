@@ -1,15 +1,15 @@
-"""What others did while a write was running, and whether the write can stand beside it: RFC-71 on real metadata.
+"""What others committed while a write was running, and whether it conflicts: RFC-71 on real metadata.
 
-What an instant touches is looked up in its metadata or plan; `conflict.py` compares it.
+This module loads what an instant touches, from its metadata or plan; `conflict.py` compares it.
 
-File groups alone do not tell everything. Two writers that insert the same new key put it into different file groups,
-and an overwrite of a partition does not know the groups that appeared in it meanwhile: both would commit, and the table
-would be in a state that no order of the two leads to. So a write may say what it should have seen (`Phantoms`), and a
-commit that brought it is a conflict too. Looking into files takes time, and the commit does it without the lock.
+File groups alone are not enough. Two writers that insert the same new key put it into different file groups, and an
+overwrite of a partition does not know the groups that were added to it in the meantime: if both committed, the table
+would be in a state that no order of the two can produce. So a write may say what it should have seen (`Phantoms`), and
+a commit that added such rows is a conflict too. Reading files takes time, and the commit does it without the lock.
 
-A write that only adds log files to file groups which it shares with others (the non-blocking mode) stands beside other
-ingestion and beside compaction: readers and compactions put its log files where its completion time belongs. What it
-cannot share is a group that was replaced or clustered, and a bucket for which somebody made another file group.
+In the non-blocking mode a write that only adds log files to shared file groups does not conflict with other ingestion
+or with compaction: readers and compactions order its log files by its completion time. It does conflict with groups
+that were replaced or clustered, and with another file group for the same bucket.
 
 The metadata of a commit is read once for each write, however often the lock has to be taken.
 """
@@ -55,7 +55,7 @@ def load_touched(environment: TableEnvironment, instant: Instant) -> Touched:
 
 
 def load_inflight(environment: TableEnvironment, instant: Instant) -> CommitMetadata:
-    """What a pending write says that it touches: nothing as long as it is requested."""
+    """What a pending write has announced that it touches: nothing as long as it is requested."""
     file = instant_path(environment.config, instant)
     try:
         content = load_content(environment.storage, environment.config, instant)
@@ -77,19 +77,19 @@ def load_planned_groups(
 
 
 class Phantoms(Protocol):
-    """What a write would have treated differently, had it been there when the write began."""
+    """Rows or file groups that the write should have seen when it began."""
 
     def concerns(self, other: CommitMetadata) -> bool:
-        """False if the other commit cannot matter. Does no I/O."""
+        """False if the other commit cannot contain phantoms. Does no I/O."""
         ...
 
     def find(self, other: CommitMetadata) -> Sequence[FileGroupId]:
-        """File groups in which the other commit brought something that matters."""
+        """File groups in which the other commit added phantoms."""
         ...
 
 
 class NoPhantoms:
-    """For writes that never look at what is there."""
+    """For writes that do not depend on existing rows."""
 
     def concerns(self, other: CommitMetadata) -> bool:
         return False
@@ -99,7 +99,7 @@ class NoPhantoms:
 
 
 class ConflictCheck:
-    """The other writers, as seen by one write. `only_adds_logs`: all it wrote are log files, nothing is replaced."""
+    """Checks one write against the others. `only_adds_logs`: it wrote only log files and replaces nothing."""
 
     def __init__(
         self, environment: TableEnvironment, own: OwnWrite, phantoms: Phantoms, *, only_adds_logs: bool = False
@@ -113,9 +113,9 @@ class ConflictCheck:
         self._cleared: set[RequestedTime] = set()
 
     def refuse_conflict(self, timeline: Timeline) -> list[Instant]:
-        """Raise `ConflictError` if a file group was touched by somebody else too.
+        """Raise `ConflictError` if somebody else touched one of the file groups.
 
-        Returns the commits whose files have to be looked into before this write may stand beside them.
+        Returns the commits whose files still have to be searched for phantoms.
         """
         environment = self._environment
         completed = self._completed(timeline)
@@ -139,7 +139,7 @@ class ConflictCheck:
         ]
 
     def refuse_phantoms(self, instants: Sequence[Instant]) -> None:
-        """Look into these commits. Raises `ConflictError` if one of them brought what this write should have seen."""
+        """Search these commits. Raises `ConflictError` if one of them added what this write should have seen."""
         for instant in instants:
             groups = tuple(self._phantoms.find(self._metadata[instant.requested_at]))
             if groups:
@@ -176,12 +176,12 @@ class ConflictCheck:
         return load_touched(self._environment, instant)
 
     def _unshared(self, touched: Touched, metadata: CommitMetadata) -> Touched:
-        """What of a commit this write cannot stand beside, although it only adds log files."""
+        """The part of a commit that conflicts with this write although it only adds log files."""
         if touched.kind in _COMPACTIONS:
             return Touched(frozenset(), touched.kind)
         if metadata.replaced is not None:
             return touched
-        # The same group is shared. Another group for the same bucket would hold the same keys a second time.
+        # The same group can be shared. Another group for the same bucket would hold the same keys again.
         return Touched(touched.file_groups - self._own.file_groups, touched.kind)
 
     def _error(self, instant: Instant, file_groups: Sequence[FileGroupId], reason: str) -> ConflictError:
@@ -206,7 +206,7 @@ def conflict_error(
     file_groups: Sequence[FileGroupId],
     reason: str,
 ) -> ConflictError:
-    """The error that tells the write `instant` who stands in its way, where, and what to do."""
+    """The error for the write `instant`: who won, in which file groups, and what to do."""
     groups = tuple(str(group) for group in file_groups)
     more = f" and {len(groups) - _SHOWN_GROUPS} more" if len(groups) > _SHOWN_GROUPS else ""
     shown = ", ".join(groups[:_SHOWN_GROUPS]) + more

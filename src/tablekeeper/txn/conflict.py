@@ -1,11 +1,11 @@
 """Conflict detection before a commit: what to compare with, and what counts as a conflict (RFC-71).
 
-Values in, values out: the timeline as loaded under the lock, and two functions that look into the
+Values in, values out: the timeline as loaded under the lock, and two functions that read the
 candidates' metadata. Three steps:
 
 1. **Completed candidates.** By start: those that were pending when this write started and have
    completed, and those that started later and have completed. By end: those that completed after this
-   write started. Either way what was completed before the start is left out.
+   write started. In either case instants that completed before the start do not count.
 2. **Pending candidates**, by the kind of this write and of the pending one:
 
    | this write | pending ingestion | pending clustering | pending compaction |
@@ -14,17 +14,17 @@ candidates' metadata. Three steps:
    | clustering | if updates are allowed | no | no |
    | compaction | no | no | no |
 
-   A pending plan that is cancellable is no candidate: it yields. A write that executes a cancellable
-   plan yields itself, to all pending writes but cancellable ones (cancellable plans).
+   A cancellable pending plan is no candidate: it yields. A write that executes a cancellable plan
+   yields to all pending writes that are not cancellable.
 3. **Overlap** of the file groups touched; of buckets where the table has a bucket index, because two
    writers that create the same bucket give it different file ids.
 
 A compaction that was requested before this write is no conflict: the write saw its plan and put its
-rows on top of it. Log compaction rewrites log blocks that readers replace by name, and disturbs no
-writer. Plans of table services are checked against each other when they are scheduled.
+rows on top of it. Log compaction rewrites log blocks that readers replace by name, and does not affect
+writers. Plans of table services are checked against each other when they are scheduled.
 
-A completed candidate is looked at for clustering even if updates are not allowed, when no writer
-should have touched its file groups: one that did so under other settings must not lose its rows.
+For clustering, completed candidates count even if updates are not allowed, although no writer should have
+touched its file groups then: one that did so under other settings must not lose its rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class WriteKind(enum.Enum):
 
     @classmethod
     def of(cls, service: ServiceKind | None) -> WriteKind:
-        """What a service does; rows are written by none."""
+        """The kind of a service's write; None stands for a write of rows."""
         return cls.INGESTION if service is None else cls(service.value)
 
 
@@ -83,7 +83,7 @@ class OwnWrite:
 class Touched:
     """What another instant writes, replaces or plans to rewrite.
 
-    The kind is told here because a completed compaction or clustering does not show it in its action.
+    The kind is given here because the action of a completed compaction or clustering does not show it.
     """
 
     file_groups: frozenset[FileGroupId]
@@ -100,7 +100,7 @@ class ConflictCandidates:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The instant that stands in the way, and this write's file groups that it touches, sorted."""
+    """The conflicting instant, and the file groups of this write that it touches, sorted."""
 
     instant: Instant
     file_groups: tuple[FileGroupId, ...]
@@ -120,11 +120,11 @@ def select_candidates(
 ) -> ConflictCandidates:
     """The candidates among `timeline`, the instants in their latest state as loaded under the lock.
 
-    `is_cancellable` tells whether the pending plan of a table service is; it is asked only where it matters.
+    `is_cancellable` says whether the pending plan of a table service is; it is called only if it matters.
     """
     if own.kind in (WriteKind.COMPACTION, WriteKind.LOG_COMPACTION) and not own.is_cancellable:
         return ConflictCandidates()
-    # Most of a timeline is completed and of no concern: it is told apart first, and what is left is sorted.
+    # Most of a timeline is completed and irrelevant: filter it first, and sort the rest.
     is_later = _later_test(own, strategy=settings.strategy)
     news = [i for i in timeline if (i.completed_at is None or is_later(i)) and i.requested_at != own.instant]
     news.sort(key=lambda i: i.requested_at.order)
@@ -160,8 +160,8 @@ def find_conflict(
 ) -> Conflict | None:
     """The first candidate that conflicts, completed ones first; None if the write may commit.
 
-    `touched_by` looks into a candidate: the metadata of a completed or inflight one, the plan of a table service.
-    An ingestion that has not said yet what it touches touches nothing.
+    `touched_by` reads a candidate: the metadata of a completed or inflight one, the plan of a table service.
+    Ingestion that has not announced its file groups yet touches nothing.
     """
     candidates = select_candidates(own, timeline=timeline, settings=settings, is_cancellable=is_cancellable)
     for instant in (*candidates.completed, *candidates.pending):
@@ -175,9 +175,9 @@ def find_conflict(
 
 
 def _later_test(own: OwnWrite, *, strategy: CandidateStrategy) -> Callable[[Instant], bool]:
-    """Tells whether a completed instant completed, by this strategy, while the write was running."""
+    """A test whether an instant completed, by this strategy, while the write was running."""
     if strategy is CandidateStrategy.END_TIMESTAMP:
-        # The one place where an end is compared with a start: both were taken from one increasing clock.
+        # The one place where a completion time is compared with a requested time: both come from one increasing clock.
         start = CompletionTime(own.instant.value)
         return lambda instant: instant.completed_at is not None and instant.completed_at > start
     began, pending = own.instant.order, {time.value for time in own.pending_at_start}

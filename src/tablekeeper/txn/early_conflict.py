@@ -1,16 +1,16 @@
-"""Early conflict detection: a write that is bound to lose is stopped before it writes data, not when it commits.
+"""Early conflict detection: a write that would lose is stopped before it writes data, not when it commits.
 
-Optional, as in Java. A writer announces its files by markers, and shows by its heartbeat that it lives. So before a
-write starts its tasks it looks at the markers of all live writers that began before it, and gives up if one of them is
-writing to the same file group, or to the same bucket where the table has a bucket index. Of two writers it is always
-the later one that gives up: each looks only at those before it, and so never both.
+Optional, as in Java. Markers announce the files of a writer, and its heartbeat shows that it is running. Before a write
+starts its tasks, it reads the markers of all live writers that began before it, and gives up if one of them is writing
+to the same file group, or to the same bucket if the table has a bucket index. Only the later of two writers gives up,
+because each looks only at earlier ones.
 
-Once it has looked, the write announces all its own file groups, so that others see the whole of its work and not only
-the files that have been started. Both happen on the driver. While a writer that began earlier is still running, the
-tasks run in waves with another look before each; nobody being there costs nothing but the announcements.
+After this check the write announces all its own file groups, so that others see all of its work and not only the files
+that it has started. Both happen on the driver. While an earlier writer is still running, the tasks run in waves with
+another check before each; if there is none, only the announcements cost something.
 
-What is found is what the markers show at that moment: the check under the lock before the commit stays the one that
-decides. Compaction and clustering are not looked at; they do not keep writers waiting.
+Markers show only the present moment, so the check under the lock before the commit remains decisive. Compaction and
+clustering are not checked; they do not keep writers waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tablekeeper.txn.markers import MarkerKind, create_marker, load_marked_group
 
 __all__ = ["EarlyConflicts", "PlannedGroup", "await_earlier_writer"]
 
-# A token that no task draws: such a file is announced, and never written.
+# A token that no task uses: such a file is announced and never written.
 _NO_TASK = "0-0-0"
 _WAVES_A_CORE = 4
 _FIRST_PAUSE_S = 0.05
@@ -52,14 +52,14 @@ class EarlyConflicts:
         self._environment = environment
         self._write = write
         self._settings = environment.concurrency.early
-        # Nobody else can have a group that has just been invented; but a bucket they can.
+        # Nobody else can have a group that was just invented, but they can have the same bucket.
         self._planned = [each for each in planned if environment.by_bucket or not each.is_new]
         self._groups = frozenset(each.group for each in self._planned)
-        # Times are given out under the lock: a write that began earlier was pending when this one began.
+        # Times are assigned under the lock: a write that began earlier was pending when this one began.
         self._earlier = list(write.at_start.pending_ingestion)
 
     def announce(self) -> None:
-        """Raise `ConflictError` if somebody is in the way; else tell others what this write is about to touch."""
+        """Raise `ConflictError` if there is a conflict; otherwise announce what this write will touch."""
         if not self._groups:
             return
         if self._settings.is_locked:
@@ -96,7 +96,7 @@ class EarlyConflicts:
                 )
 
     def waves(self, tasks: int, *, width: int) -> Iterator[range]:
-        """The numbers of the tasks in the parts in which to run them, with a look at the others before each."""
+        """The numbers of the tasks in waves, with a check before each wave."""
         start = 0
         while start < tasks:
             if start:
@@ -150,10 +150,10 @@ class EarlyConflicts:
 
 
 def await_earlier_writer(environment: TableEnvironment, error: ConflictError) -> None:
-    """Before another attempt: wait until the writer that `error` gave way to has come to an end.
+    """Before a retry: wait until the writer that `error` names has ended.
 
-    A new attempt at once would find the same writer there. Waits no longer than for the lock; then the attempt is made
-    all the same. Returns at once where detection is off, or the other has committed.
+    An immediate retry would meet the same writer again. Waits no longer than for the lock; then the retry takes place
+    anyway. Returns at once if detection is off or the other writer has committed.
     """
     if not environment.concurrency.early.is_enabled or not error.beaten_by.isdigit():
         return

@@ -1,4 +1,4 @@
-"""What a transaction works with: the store, the table's configuration, the lock and the clock, and how it is loaded."""
+"""The environment of transactions: the store, the table's configuration, the lock and the clock; and how to load it."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class TableEnvironment:
 
     @contextmanager
     def locked(self) -> Iterator[LockedEnvironment]:
-        """The table lock, waited for as long as the settings say.
+        """Take the table lock; the settings say how long to wait for it.
 
-        What is done under it goes through the environment that the `with` statement gives, and never through this one.
+        Under the lock use only the environment that the `with` statement returns, never this one.
         """
         with self.lock.acquire(timeout_s=self.lock_settings.acquire_timeout_s) as lease:
             name = self.runtime.ids.uuid()
             lease.look()
-            # From here on its former holder changes nothing any more, where the store can enforce that.
+            # From here on a former holder of the lock can change nothing, if the store can enforce that.
             self.storage.take_scope(_LEASES, name)
             guarded = ScopedStorage(self.storage, f"{_LEASES}/{name}", look=lease.look)
             parts = {each.name: getattr(self, each.name) for each in fields(TableEnvironment)}
@@ -77,11 +77,11 @@ class TableEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedEnvironment(TableEnvironment):
-    """The environment while the lock is held: every change of the store is preceded by a look at the lease.
+    """The environment while the lock is held: it checks the lease before every change of the store.
 
-    A process that slept through its lease therefore changes nothing more, whatever step it wakes up in. The look costs
-    no I/O; `lease.check` also asks the store, and is for the moments that decide. `unlocked` is for work that outlives
-    the lock.
+    So a process that slept until its lease expired changes nothing more, at whatever step it wakes up. This check costs
+    no I/O; `lease.check` also asks the store, and is for the decisive moments. `unlocked` is for work that outlives the
+    lock.
     """
 
     lease: Lease
@@ -91,9 +91,9 @@ class LockedEnvironment(TableEnvironment):
 def load_environment(
     storage: Storage, options: Options, *, runtime: Runtime, config: TableConfig | None = None
 ) -> TableEnvironment:
-    """What transactions on the table work with; refuses tables that are read-only here.
+    """The environment of transactions on the table; refuses tables that tablekeeper cannot write.
 
-    `config` is what the properties file says, where it was just read.
+    `config` is the content of the properties file, if it was just read.
     """
     config = config or load_table_config(storage)
     _refuse_read_only(config)
@@ -111,7 +111,7 @@ def load_environment(
 def load_examination(
     storage: Storage, options: Options, *, runtime: Runtime, config: TableConfig | None = None
 ) -> TableEnvironment:
-    """What an examination of the table works with, also of one that is read-only here. It changes nothing."""
+    """The environment of an examination, also of a table that tablekeeper cannot write. It changes nothing."""
     config = config or load_table_config(storage)
     settings = LockSettings.from_options(options.given)
     return TableEnvironment(
@@ -126,15 +126,15 @@ def load_examination(
 
 
 def next_time(environment: TableEnvironment, timeline: Timeline, *, after: str = "") -> str:
-    """A time that no action of the table has yet. It is also later than `after`, where that is given.
+    """A new time, later than all times of the table and than `after`.
 
-    Only to be called under the lock, with a timeline that was loaded under it.
+    To be called only under the lock, with a timeline that was loaded under it.
     """
     return time_after(environment, max(timeline.newest_time, after))
 
 
 def time_after(environment: TableEnvironment, newest: str) -> str:
-    """Now, or just after the newest time of the table where that is later. Under the lock that it was read under."""
+    """Now, or just after the newest time of the table if that is later. Under the lock under which it was read."""
     return later_time(newest, now_ms=environment.runtime.clock.now_ms(), zone=environment.config.time_zone)
 
 

@@ -1,8 +1,8 @@
-"""Writes whose completed file was lost: to the timeline they look like writes that died.
+"""Writes whose completed file was lost: on the timeline they look like dead writes.
 
-A write announces every data file by a marker, and takes its markers and its heartbeat away only once it has completed.
-So a pending instant that has data files, and neither markers nor a heartbeat, had completed. Rolling it back, or
-rewriting the file groups that it touched, would turn the loss of a small file into the loss of rows.
+A write creates a marker for every data file, and deletes its markers and its heartbeat only once it has completed. So a
+pending instant with data files but without markers and heartbeat had completed. Rolling it back, or rewriting the file
+groups that it touched, would turn the loss of a small file into the loss of rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tablekeeper.txn.markers import load_markers
 __all__ = ["load_files_of_lost_completion", "refuse_lost_completion", "refuse_lost_completions"]
 
 _OLDEST_VERSION = 8
-"""Before, a log file is named after its base file, and nobody can tell whose it is."""
+"""In older versions a log file is named after its base file, and does not show who wrote it."""
 
 
 def load_files_of_lost_completion(environment: TableEnvironment, instant: Instant) -> frozenset[str]:
-    """The data files of a pending instant if it had completed; none if it had not, or nothing tells."""
+    """The data files of a pending instant if it had completed; none if it had not, or if that is unknown."""
     if (
         not instant.action.writes_data
         or instant.state is not State.INFLIGHT

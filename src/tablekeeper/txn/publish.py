@@ -1,19 +1,20 @@
 """The only place where an instant of the table becomes completed. A tidy rule guards it.
 
-To complete something a process takes the lock, loads the timeline and decides whether it may; that differs from action
-to action. The rest does not, and is `Publication`: take a completion time, bring the metadata table up to date, check
-heartbeat and lease, publish, and look once more whether the lock was held until then.
+To complete an instant a process takes the lock, loads the timeline and decides whether it may; this differs between
+actions. The rest is the same for all, and is `Publication`: take a completion time, update the metadata table, check
+heartbeat and lease, publish, and check once more that the lock was held until then.
 
-A process that lost the lock on the way may have changed the metadata table after another one did, on a store that
-cannot keep it out. It takes back what came late, and ends in `FencedError`.
+On a store without scopes, a process that lost the lock may change the metadata table after another process did. It
+undoes its late change and ends with `FencedError`.
 
-Why the last look: between the last check and the completed file a process may sleep for long. Its lease lapses, another
-writer takes the lock, finds the instant pending and rolls it back; and then the sleeper publishes it. Therefore the
-lease is checked once more after the completed file is there: if it still stands, nobody else can have held the lock in
-between. If not, the lock is taken again and the timeline says what has become of the instant.
+Why the final check: between the last check and the completed file a process may sleep for a long time. Its lease
+expires, another writer takes the lock, finds the instant pending and rolls it back; then the sleeper publishes it.
+Therefore the lease is checked again once the completed file is there. If it is still valid, nobody else can have held
+the lock in between. If not, the lock is taken again, and the timeline shows what happened to the instant.
 
-A plan, and the beginning of its execution, can come as late as that too where a store has no scopes: after a rollback
-or a restore took what it names. `confirm_pending` takes it away again, unless somebody has begun to execute it."""
+On a store without scopes a plan, or the beginning of its execution, can be published too late as well: after a rollback
+or restore deleted files that it names. `confirm_pending` removes it again, unless somebody has begun to execute it.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +59,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommitUpdate:
-    """A commit's part of the metadata table. `known_ranges` are statistics of its files, as far as they are known.
+    """What a commit changes in the metadata table. `known_ranges` are those statistics of its files that are known.
 
-    `properties` are those of the table, where they were read under the lock already.
+    `properties` are those of the table, if they were already read under the lock.
     """
 
     policy: MetadataPolicy
@@ -72,7 +73,7 @@ class CommitUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RollbackUpdate:
-    """What `target` wrote to the metadata table goes, and so do the `files` that it wrote."""
+    """Removes the `files` that `target` wrote, and what `target` itself wrote to the metadata table."""
 
     target: RequestedTime
     files: tuple[str, ...]
@@ -80,7 +81,7 @@ class RollbackUpdate:
 
 @dataclass(frozen=True, slots=True)
 class CleanUpdate:
-    """Names of deleted files by partition, and partitions that are no more."""
+    """Names of deleted files by partition, and partitions that no longer exist."""
 
     deleted: Mapping[str, Sequence[str]]
     removed_partitions: tuple[str, ...] = ()
@@ -91,16 +92,16 @@ MetadataUpdate = CommitUpdate | RollbackUpdate | CleanUpdate
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A completed instant that stands. `holds_lock`: the lease stands too, so that the caller may go on under it."""
+    """A completed instant. `holds_lock`: the lease is still valid, so that the caller may continue under it."""
 
     instant: Instant
     holds_lock: bool
 
 
 class Publication:
-    """The way of `inflight` to completion. The caller holds the lock; `known` is the timeline that it loaded under it.
+    """Completes `inflight`. The caller holds the lock; `known` is the timeline that it loaded under the lock.
 
-    `check` raises if the instant may be another's by now; it is asked directly before the instant completes.
+    `check` raises if another process may own the instant by now; it is called directly before the instant completes.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Publication:
         self._updated_at = ""
 
     def update_metadata_table(self, update: MetadataUpdate) -> tuple[str, ...]:
-        """Bring the metadata table up to date with what is about to complete; what the caller should be told."""
+        """Update the metadata table with what is about to complete. Returns notes for the caller."""
         self._updated_at = next_time(self._held, self._known)
         with self._taking_back_what_is_late():
             return _update(self._held, update, self._inflight.requested_at, CompletionTime(self._updated_at))
@@ -124,9 +125,10 @@ class Publication:
             self._refuse_if_over()
 
     def complete(self, content: bytes, *, gives_lock_back: bool = False) -> Published:
-        """Publish the completed instant: from here on others see what it did. The lock is over then, if that is wanted.
+        """Publish the completed instant: from here on others see what it did. `gives_lock_back` also releases the lock.
 
-        `FencedError` if another process was faster or rolled it back; `CommitOutcomeUnknownError` if nobody can tell.
+        `FencedError` if another process completed it first or rolled it back; `CommitOutcomeUnknownError` if that
+        cannot be determined.
         """
         held = self._held
         completed_at = CompletionTime(next_time(held, self._known, after=self._updated_at))
@@ -160,10 +162,10 @@ class Publication:
 
 
 def confirm_pending(held: LockedEnvironment, published: Instant) -> None:
-    """Look whether the lock was held until `published`, a requested or inflight state, was there.
+    """Check that the lock was held until `published`, a requested or inflight state, was there.
 
-    If not, it is taken away where it stands alone, and `FencedError` is raised. `CommitOutcomeUnknownError` if the lock
-    cannot be had for that.
+    If not, the state is removed unless another process built on it, and `FencedError` is raised.
+    `CommitOutcomeUnknownError` if the lock cannot be taken for this.
     """
     if held.storage.has_scopes:
         return
@@ -223,7 +225,7 @@ def _update(
 
 
 def _take_late_update_back(held: LockedEnvironment, inflight: Instant) -> None:
-    """The lock was lost, and with it the right to the metadata table: what was put there since then goes."""
+    """The lock was lost, and with it the right to change the metadata table: undo what was written since then."""
     try:
         held.lease.check()
     except (FencedError, StorageError):
@@ -256,11 +258,11 @@ def _is_completed(environment: TableEnvironment, instant: Instant) -> bool:
 def _confirm_completed(
     held: LockedEnvironment, completed: Instant, *, known: Timeline, gives_lock_back: bool = False
 ) -> bool:
-    """Return if `completed`, just published under the lock, stands. False if the lease is over all the same.
+    """Confirm that `completed`, just published under the lock, is valid. Returns whether the lock is still held.
 
-    Who `gives_lock_back` asks the store once for both: the lock is over afterwards. `known` is the timeline that was
-    loaded under the lock. Raises `FencedError` if another process rolled the instant back or completed it meanwhile,
-    after taking the own completed file away, and `CommitOutcomeUnknownError` if the lock cannot be had to find out.
+    With `gives_lock_back` one call of the store does both, and the lock is released. `known` is the timeline that was
+    loaded under the lock. If another process rolled the instant back or completed it in the meantime, our completed
+    file is removed and `FencedError` is raised; `CommitOutcomeUnknownError` if the lock cannot be taken to find out.
     """
     try:
         if gives_lock_back:
@@ -296,7 +298,7 @@ def _decide(environment: TableEnvironment, completed: Instant, known: Timeline, 
 
 
 def _stands(environment: TableEnvironment, completed: Instant, known: Timeline) -> bool:
-    """Whether nobody has rolled the instant back, or completed it as well. The caller holds the lock."""
+    """Whether nobody has rolled the instant back or completed it too. The caller holds the lock."""
     storage, config = environment.storage, environment.config
     mine = _own_files(environment, completed)
     own_path = instant_path(config, completed)
@@ -319,7 +321,7 @@ def _stands(environment: TableEnvironment, completed: Instant, known: Timeline) 
 
 
 def _take_away_alone(held: LockedEnvironment, published: Instant) -> bool:
-    """Remove a plan that nobody has begun, or a beginning whose plan is gone."""
+    """Remove a plan that nobody has begun to execute, or an inflight state whose plan is gone."""
     others = {i.state for i in _own_files(held, published)} - {published.state}
     if published.state is State.REQUESTED and not others:
         is_alone = not held.load_heartbeats().is_active(published.requested_at)
