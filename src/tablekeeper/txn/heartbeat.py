@@ -1,22 +1,22 @@
-"""Heartbeats: how a running write shows that it lives, so that nobody rolls it back.
+"""Heartbeats: how a running write shows that it is alive, so that nobody rolls it back.
 
-Java's files: `.hoodie/.heartbeat/<instant>`, rewritten again and again; what counts is the
-modification time. A missing file means that nobody works on the instant.
+The files are Java's: `.hoodie/.heartbeat/<instant>`, rewritten periodically; what counts is the modification time. A
+missing file means that nobody is working on the instant.
 
-Two clocks meet here. The file's time is the store's (on an object store) or the writer's (on a local
-file system), the time it is compared with is ours. The choices made:
+Two clocks are compared: the file's time is the store's (on an object store) or the writer's (on a local file system),
+the other one is ours. Therefore:
 
-- Others are declared dead late: the tolerance of the settings plus an allowance for skew. Rolling back
-  a live write costs more than waiting.
-- A heartbeat from the future counts as active for as much ahead as it would behind. Beyond that its
-  time says nothing, and waiting for it would hold its instant until that time has come: it counts as
-  ended. A live writer that is taken for dead by it is fenced, and the doctor names the clocks.
-- We declare ourselves dead early: after nine tenths of the tolerance without a successful renewal,
-  by the monotonic or by the wall clock, whichever says more, counted from before the renewal began.
-  Once that has happened, or somebody removed the file or put another owner into it, the heartbeat is
-  over for good: others may be rolling the write back, so that nothing more may be published.
-- A renewal replaces the very file that it looked at, or nothing: a process that slept in the middle of
-  one brings nothing back.
+- Others are declared dead late: after the tolerance of the settings plus an allowance for clock skew. Rolling back a
+  live write costs more than waiting.
+- A heartbeat from the future counts as active within the same limits. Beyond them its time is meaningless, and waiting
+  for it would block its instant until that time: it counts as expired. If its writer is alive, it is fenced, and the
+  doctor reports the clocks.
+- We declare ourselves dead early: after nine tenths of the tolerance without a successful renewal, by the monotonic or
+  the wall clock, whichever shows more, counted from before the renewal began. After that, or once somebody removed the
+  file or put another owner into it, the heartbeat has ended for good: others may be rolling the write back, so nothing
+  more may be published.
+- A renewal replaces only the version of the file that it read: a process that slept in the middle of a renewal revives
+  nothing.
 """
 
 from __future__ import annotations
@@ -53,15 +53,14 @@ def start_heartbeat(
 ) -> Heartbeat:
     """Write the heartbeat of `instant` and keep renewing it. `owner` is kept in the file, whose contents Java ignores.
 
-    Beside others that may beat for the same instant it must be a text that nobody else has.
-
-    Whether somebody else has one for the same instant is the caller's question, to be asked under the table lock.
+    If others may have a heartbeat for the same instant, `owner` must be unique. The caller checks for other heartbeats,
+    under the table lock.
     """
     return Heartbeat(storage, instant, settings=settings, runtime=runtime, owner=owner)
 
 
 def load_heartbeat_owner(storage: Storage, instant: RequestedTime) -> str | None:
-    """Who last beat for this instant; None if nobody did, empty if its writer left no name."""
+    """The owner of the heartbeat of this instant; None if there is none, empty if its writer left no name."""
     try:
         return storage.read(_path(instant)).decode(errors="replace")
     except NotFoundError:
@@ -80,7 +79,7 @@ def load_heartbeats(storage: Storage, *, settings: HeartbeatSettings, runtime: R
 
 
 def delete_heartbeat(storage: Storage, instant: RequestedTime) -> None:
-    """Remove what a dead writer left: after its instant was rolled back, or found completed."""
+    """Remove the heartbeat of a dead writer, once its instant was rolled back or found completed."""
     storage.delete(_path(instant))
 
 
@@ -98,7 +97,7 @@ class HeartbeatView:
 
 
 class Heartbeat:
-    """The heartbeat of one of our writes. Leaving the `with` block stops it."""
+    """The heartbeat of one of our writes; the end of the `with` block stops it."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ class Heartbeat:
         self._renewal = runtime.threads.every(interval_s, self.renew, name=f"tablekeeper-heartbeat-{instant}")
 
     def check(self) -> None:
-        """Raise `FencedError` if others may take this write for dead by now. Does no I/O."""
+        """Raise `FencedError` if others may consider this write dead by now. Does no I/O."""
         with self._mutex:
             reason = self._ended()
         if reason is not None:
@@ -136,11 +135,11 @@ class Heartbeat:
             )
 
     def renew(self) -> None:
-        """One beat. Faults of the store are borne until the tolerance is used up: the next beat may succeed."""
+        """Renew once. Errors of the store are tolerated as long as possible: the next renewal may succeed."""
         with self._mutex:
             if self._ended() is not None:
                 return
-        # No mutex from here to the answer: `check` must not wait for a store that hangs.
+        # Without the mutex until the answer: `check` must not wait for a store that hangs.
         started_s, started_ms = self._clock.monotonic_s(), self._clock.now_ms()
         try:
             is_ours = self._replace()
@@ -158,9 +157,10 @@ class Heartbeat:
                 self._over = "its heartbeat was taken over or removed by another writer"
 
     def stop(self, *, is_completed: bool = False) -> None:
-        """End the beating and remove the file. Again does nothing; one that lapsed may be another's and is left.
+        """Stop the renewal and remove the file. Can be repeated. An expired file may be another's and is left.
 
-        With `is_completed` nobody else can beat for the instant any more, and a lapsed one is removed too.
+        With `is_completed` nobody else can have a heartbeat for the instant any more, and an expired one is removed
+        too.
         """
         self._renewal.stop()
         with self._mutex:
@@ -168,8 +168,8 @@ class Heartbeat:
             self._is_stopped = True
         if not has_ended or is_completed:
             try:
-                # With a name in it the file can be told from that of an executor which took the plan over. Nobody takes
-                # over what is completed.
+                # The name in the file shows whether another executor has taken the plan over. Nobody takes over
+                # what is completed.
                 is_ours = is_completed or not self._content
                 if is_ours or load_heartbeat_owner(self._storage, self.instant) == self._content.decode():
                     self._storage.delete(self._path)
@@ -179,7 +179,7 @@ class Heartbeat:
                 _LOG.warning("instant %s: the heartbeat was left behind and will lapse: %s", self.instant, error)
 
     def abandon(self) -> None:
-        """End the beating and leave the file to lapse: the write may still be landing, nobody may touch it yet."""
+        """Stop the renewal and let the file expire: the commit may still succeed, so nobody may touch the write yet."""
         self._renewal.stop()
         with self._mutex:
             self._is_stopped = True
@@ -193,9 +193,9 @@ class Heartbeat:
         self.stop()
 
     def _replace(self) -> bool:
-        """Renew the file if it is still ours. Writing blindly would bring back what was rolled back, or end another's.
+        """Renew the file if it is still ours. A blind write could revive a dead heartbeat, or end another's.
 
-        After a refusal it is looked at once more: an earlier renewal may have landed although its answer got lost.
+        After a refusal the file is read again: an earlier renewal may have succeeded although its answer was lost.
         """
         if self._version is not None:
             self._version = self._storage.replace(self._path, self._content, version=self._version)

@@ -30,7 +30,7 @@ class WriterHeartbeat:
         }
 
     def __str__(self) -> str:
-        life = "alive" if self.is_active else "expired"
+        life = "active" if self.is_active else "expired"
         return f"{self.instant}  {life}, last beat {self.age_s:.0f} s ago, {self.state or 'not on the timeline'}"
 
 

@@ -1,13 +1,13 @@
 """Late files: what a task publishes after its write is over.
 
-A store with scopes does not let it. On object stores a process that wakes up late can put a file into a partition when
-its write has been committed without it, or rolled back. Readers that list directories take every file of a completed
-instant for a part of it, and Java's also every file older than the active timeline.
+A store with scopes prevents this. On object stores a process that wakes up late can write a file into a partition after
+its write was committed without that file, or rolled back. Readers that list directories regard every file of a
+completed instant as part of it, and Java's readers also every file older than the active timeline.
 
-A marker is there before its file. So a straggler leaves markers of an instant that is not pending, and that is where
-its files are looked for: a marked file with the instant in its name goes, unless the commit of that instant names it.
-Nothing goes where the story of an instant is not known: its commit cannot be read, or it may have been archived in a
-way that is not read here. A marker whose file is not there yet stays for a day, because the file may still come.
+A marker is created before its file. So a late task leaves markers of an instant that is not pending, which show where
+to look: a marked file with the instant in its name is deleted, unless the commit of that instant names it. Nothing is
+deleted if the outcome of an instant is unknown, because its commit cannot be read or may be in an archive that
+tablekeeper does not read. A marker without a file stays for a day, because the file may still appear.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _MAY_COME_FOR_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class LateFiles:
-    """Files that markers of an instant name and its commit does not, as far as they are there.
+    """Existing files that markers of an instant name and its commit does not.
 
-    `are_markers_over`: no more of them can come, so that the markers may go.
+    `are_markers_over`: no more of them can appear, so that the markers can be deleted.
     """
 
     instant: RequestedTime
@@ -45,9 +45,9 @@ class LateFiles:
 
 
 def sweep_late_files(environment: TableEnvironment, *, instants: Collection[str] | None = None) -> tuple[str, ...]:
-    """Delete the late files of writes that are over, of `instants` only if given, and their markers: what went.
+    """Delete the late files of finished writes, only of `instants` if given, and their markers. Returns the files.
 
-    One listing where there are no markers but those of running writes.
+    Costs one listing if there are only markers of running writes.
     """
     storage, config = environment.storage, environment.config
     if config.version < 8:
@@ -77,7 +77,7 @@ def sweep_late_files(environment: TableEnvironment, *, instants: Collection[str]
 def load_late_files(
     environment: TableEnvironment, timeline: Timeline, heartbeats: HeartbeatView, instant: RequestedTime
 ) -> LateFiles | None:
-    """The late files of an instant that has markers; None if somebody may be working on it, or its story is unknown."""
+    """The late files of an instant with markers; None if somebody may be working on it, or its outcome is unknown."""
     storage = environment.storage
     if heartbeats.is_active(instant) or instant in timeline.unfinished:
         return None
@@ -106,7 +106,7 @@ def _over(marked: list[str], timeline: Timeline) -> list[RequestedTime]:
 def _load_committed_paths(
     environment: TableEnvironment, timeline: Timeline, instant: RequestedTime
 ) -> frozenset[str] | None:
-    """What the commit of an instant names, nothing if there was no commit; None if that is not known."""
+    """The files that the commit of an instant names, none if there was no commit; None if that is unknown."""
     storage, config = environment.storage, environment.config
     found = timeline.find(instant)
     if found is not None:

@@ -1,9 +1,9 @@
 """Markers: which data files a write may have left behind.
 
-A marker is put under `.hoodie/.temp/<instant>/` before its data file is created, so that a process which
-rolls the instant back, this package or Java, knows every file that may exist. Without markers a
-rollback by Java leaves the files of a failed write in place, and their rows come back once the
-timeline has been archived past the instant.
+A marker is created under `.hoodie/.temp/<instant>/` before its data file, so that a process that rolls
+the instant back, tablekeeper or Java, knows every file that may exist. Without markers a rollback by
+Java leaves the files of a failed write in place, and their rows become visible once the timeline has
+been archived past the instant.
 
 Markers are written in the DIRECT layout (one empty object each). Both layouts are read: in the
 TIMELINE_SERVER_BASED one the markers are lines of the objects `MARKERS0`, `MARKERS1`, ….
@@ -63,7 +63,7 @@ class Marker:
 def create_marker(
     storage: Storage, *, instant: str, partition: str, file_name: str, kind: MarkerKind, scope: str | None = None
 ) -> None:
-    """Announce a data file. Call it before the file is created; again for the same file does no harm."""
+    """Announce a data file before it is created. Can be repeated for the same file."""
     storage.put_if_absent(join_path(_ROOT, instant, partition, f"{file_name}.marker.{kind.value}"), b"", scope=scope)
 
 
@@ -85,10 +85,9 @@ def load_markers(storage: Storage, *, instant: str) -> list[Marker]:
 
 
 def load_marked_groups(storage: Storage, *, instant: str) -> frozenset[FileGroupId]:
-    """File groups that `instant`, whose writer may be running right now, has announced files of.
+    """File groups whose files `instant` has announced; its writer may be running.
 
-    A glance at somebody else's work, not a record: lines that are being written and files that go meanwhile are passed
-    over.
+    Lines that are still being written and files that disappear during the listing are ignored.
     """
     root = join_path(_ROOT, instant)
     names: list[str] = []

@@ -1,11 +1,11 @@
 """Restore: everything that happened after a savepoint is rolled back, newest first.
 
 The steps are Java's: a plan with the instants is requested and goes inflight, each of them is rolled back, and the
-restore completes with what the rollbacks did. While it is pending no write begins or commits. A restore that died is
-carried on by the next one to the same savepoint, with the plan that it had: instants that are gone are done.
+restore completes with the metadata of the rollbacks. While it is pending no write begins or commits. If a restore dies,
+the next one to the same savepoint continues it with its plan; instants that no longer exist are done.
 
-What has to go is decided by completion: a commit that began before the savepointed one and completed after it was not
-part of what the savepoint protects. The plan of a table service that was there before stays, back in requested.
+Completion times decide what is rolled back: a commit that began before the savepointed one and completed after it was
+not protected by the savepoint. The plan of a table service that existed before stays, in the state requested.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Restored", "execute_restore", "load_restore_plan", "plan_restore"]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restore that completed; `instants` are those that it rolled back and `files` those that went with them."""
+    """A completed restore; `instants` are those that it rolled back, and `files` the files that it deleted."""
 
     restore: Instant
     instants: tuple[InstantInfo, ...]
@@ -71,7 +71,7 @@ def execute_restore(
     *,
     approve: Callable[[LockedEnvironment, Timeline], Instant],
 ) -> Restored:
-    """Restore to the savepoint of `commit`, or carry on a restore to it that died.
+    """Restore to the savepoint of `commit`, or continue a restore to it that died.
 
     `approve` runs under the lock; it gives the savepointed commit, or raises and nothing has happened.
     """
@@ -114,14 +114,14 @@ def execute_restore(
 
 
 def load_restore_plan(environment: TableEnvironment, restore: Instant) -> RestorePlan:
-    """What a restore set out to do."""
+    """The plan of a restore."""
     requested = Instant(restore.requested_at, Action.RESTORE, State.REQUESTED)
     content = load_content(environment.storage, environment.config, requested)
     return decode_restore_plan(content, file=instant_path(environment.config, requested))
 
 
 def _stays(pending: Instant, commit: Instant) -> bool:
-    """A service that had only been planned when the savepoint was made, and has not begun."""
+    """Whether it is a service that was planned before the savepoint and has not begun."""
     planned = pending.action.is_plan and pending.state is State.REQUESTED
     return planned and pending.requested_at < commit.requested_at
 
@@ -145,7 +145,7 @@ def _find_pending(
 def _roll_back_all(
     environment: TableEnvironment, plan: RestorePlan, commit: RequestedTime
 ) -> dict[str, tuple[RollbackMetadata, Sequence[str]]]:
-    """Roll back what is left of the plan. Nothing is asked any more: the plan was approved."""
+    """Roll back the rest of the plan, which was approved before."""
     done: dict[str, tuple[RollbackMetadata, Sequence[str]]] = {}
     for info in plan.instants:
         target = RequestedTime(info.commit_time)

@@ -1,13 +1,13 @@
 """Rollback of an instant: its files are deleted and it leaves the timeline.
 
-The steps are Java's: a rollback plan is requested and goes inflight; a target that had completed stops being visible
-(its completed file goes, it is inflight again); the data files are deleted, the rollback completes, and last the
-target's instant files, markers and heartbeat go. Every step can be repeated: a rollback that died half way is found by
-its plan and carried on. The plan names every file, because the commit metadata that named them may be gone by then.
+The steps are Java's: a rollback plan is requested and goes inflight; if the target had completed, its completed file is
+deleted, which makes it inflight and invisible; the data files are deleted; the rollback completes; last the target's
+instant files, markers and heartbeat are deleted. Every step can be repeated: an unfinished rollback is found by its
+plan and continued. The plan names every file, because the commit metadata that named them may be gone by then.
 
-A table service that did not complete goes back to requested, and its plan stays to be run again. That happens in one
-hold of the lock: the next executor of the plan must not meet the rest of a rollback. A mutable plan, and one that was
-cancelled, leaves the timeline instead.
+A table service that did not complete returns to requested, and its plan stays to be executed again. This happens
+without releasing the lock: the next executor of the plan must not find an unfinished rollback. A mutable or cancelled
+plan leaves the timeline instead.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """An instant that was rolled back by the action `rollback`, and the data files that went with it."""
+    """An instant that was rolled back by the action `rollback`, and the data files that were deleted."""
 
     instant: Instant
     rollback: Instant
@@ -81,14 +81,11 @@ class RolledBack:
 
 
 Approval = Callable[[LockedEnvironment, Timeline, Instant], bool]
-"""Runs under the lock before a rollback begins, on the instant as it is now: True to go on, False to leave it alone."""
+"""Called under the lock before a rollback begins, with the instant as it is now: whether to roll it back."""
 
 
 def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Instant]:
-    """Pending writes that are to be rolled back: those whose writer shows no sign of life, or as the settings say.
-
-    Table services are not among them.
-    """
+    """Pending writes to roll back: those without an active heartbeat, or as the settings say. No table services."""
     policy = environment.concurrency.failed_writes
     pending = timeline.pending_ingestion
     if not pending or policy is FailedWrites.NEVER:
@@ -100,10 +97,10 @@ def failed_writes(environment: TableEnvironment, timeline: Timeline) -> list[Ins
 
 
 def withdraw_write(environment: TableEnvironment, write: OpenWrite, cause: BaseException) -> None:
-    """Give up a write of our own after `cause`. One that announced no files leaves without a trace.
+    """Give up our own write after `cause`. A write that announced no files leaves no trace.
 
-    A write whose outcome is unknown is left alone: its last request may still land. Its heartbeat is not
-    renewed, and once it has lapsed the next writer finds the instant either completed or to be rolled back.
+    A write with an unknown outcome is left alone: its last request may still succeed. Its heartbeat is not renewed, and
+    once it has expired, the next writer finds the instant completed, or rolls it back.
     """
     if isinstance(cause, CommitOutcomeUnknownError):
         write.heartbeat.abandon()
@@ -123,9 +120,9 @@ def withdraw_write(environment: TableEnvironment, write: OpenWrite, cause: BaseE
 
 
 def _discard_late_files(environment: TableEnvironment, target: Instant, files: list[str]) -> None:
-    """Delete what one of our writes wrote after others had taken it for dead and rolled it back.
+    """Delete what our own write wrote after others had rolled it back.
 
-    Left alone, its rows would come back once the timeline has been archived past the instant.
+    Otherwise its rows would become visible once the timeline has been archived past the instant.
     """
     with environment.locked() as held:
         timeline = held.load_timeline()
@@ -134,14 +131,14 @@ def _discard_late_files(environment: TableEnvironment, target: Instant, files: l
         is_old = timeline.is_archived(target.requested_at)
         if is_old and find_archived(held.storage, held.config, target) is not None:
             return
-        # A writer that woke up late may also have got as far as the metadata table.
+        # A writer that woke up late may also have changed the metadata table.
         take_back_update(held, target.requested_at)
         held.storage.delete_many(files)
         delete_markers(held.storage, instant=target.requested_at.value)
 
 
 def rollback_instant(environment: TableEnvironment, target: Instant) -> RolledBack | None:
-    """Roll back a write that did not complete. None if it is not pending any more."""
+    """Roll back a pending write. None if it is no longer pending."""
 
     def is_pending(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         if current.is_completed:
@@ -161,12 +158,12 @@ def rollback_approved(
     keeps_heartbeat: bool = False,
     is_wanted: bool = False,
 ) -> RolledBack | None:
-    """Roll back whatever instant was requested at this time; None if it is gone, or not approved.
+    """Roll back the instant requested at this time; None if it is gone, or not approved.
 
-    `also_files` go besides those that the target's metadata, its markers and an earlier plan name. With
-    `removes_plan` a pending table service leaves the timeline altogether. `keeps_heartbeat`: the caller beats for the
-    target, and is about to execute its plan. `CorruptTableError` if a pending target had completed and lost its
-    completed file, unless it `is_wanted`: then somebody asked for the rollback of just this instant.
+    `also_files` are deleted in addition to those named by the target's metadata, its markers and an earlier plan. With
+    `removes_plan` a pending table service leaves the timeline. `keeps_heartbeat`: the heartbeat of the target is the
+    caller's, who is about to execute its plan. `CorruptTableError` if a pending target had completed and lost its
+    completed file, unless it `is_wanted`: then somebody asked to roll back this very instant.
     """
     with environment.locked() as held:
         timeline = held.load_timeline()
@@ -177,7 +174,7 @@ def rollback_approved(
             if current.state is State.INFLIGHT and not is_wanted:
                 refuse_lost_completion(held, current)
             held.lease.check()
-            # Before its files are looked for: who is still at work on it publishes nothing any more, or takes it back.
+            # Before looking for its files: whoever still works on it can no longer publish, or removes its files.
             fence_attempts(held.storage, target)
             delete_heartbeat(held.storage, target)
         begun = _begin(held, timeline, current, also_files=also_files, removes_plan=removes_plan)
@@ -191,7 +188,7 @@ def rollback_approved(
 def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, approve: Approval) -> Instant | None:
     """Put the rollback of a pending instant on the timeline, to be executed later by `rollback_approved`.
 
-    From here on nobody begins to execute the target. None if it is gone, completed, or not approved.
+    From then on nobody begins to execute the target. None if it is gone, completed, or not approved.
     """
     with environment.locked() as held:
         timeline = held.load_timeline()
@@ -204,7 +201,7 @@ def schedule_rollback(environment: TableEnvironment, target: RequestedTime, *, a
 
 
 def resume_rollback(environment: TableEnvironment, rollback: Instant) -> RolledBack | None:
-    """Finish a rollback whose target has left the timeline already, as Java's does first. None if there is none."""
+    """Finish a rollback whose target has left the timeline, which is Java's first step. None if there is none."""
     with environment.locked() as held:
         timeline = held.load_timeline()
         mine = timeline.find(rollback.requested_at)
@@ -212,7 +209,7 @@ def resume_rollback(environment: TableEnvironment, rollback: Instant) -> RolledB
             return None
         plan = load_rollback_plan(held.storage, held.config, mine)
         if plan is None or plan.instant is None:
-            # Without its plan nobody knows what it was for; what it was to delete shows up as orphans.
+            # Without its plan its purpose is unknown; the files that it should have deleted show up as orphans.
             _remove_states(held, mine)
             return None
         target = Instant(RequestedTime(plan.instant.commit_time), Action(plan.instant.action), State.INFLIGHT)
@@ -227,11 +224,10 @@ def resume_rollback(environment: TableEnvironment, rollback: Instant) -> RolledB
 
 
 def withdraw_idle_rollbacks(environment: TableEnvironment, timeline: Timeline) -> None:
-    """Take rollbacks off the timeline that died before they had changed anything: their commits are still there, or
-    not even their plans were written.
+    """Remove rollbacks that died before they changed anything: their commits still exist, or they have no plan.
 
-    Until the commit is hidden a rollback does not let go of the lock. One that stays behind would be executed by the
-    next Java writer, whatever has been built on the commit by then.
+    A rollback holds the lock until it has hidden the commit. One that is left behind would be executed by the next Java
+    writer, even if others have built on the commit by then.
     """
     for rollback in timeline.pending_rollbacks:
         if _is_idle(environment, timeline, rollback):
@@ -251,7 +247,7 @@ def load_files_of(environment: TableEnvironment, target: Instant) -> frozenset[s
 
 
 def leaves_with_attempt(environment: TableEnvironment, target: Instant) -> bool:
-    """Whether a table service's plan goes when its attempt is rolled back: it is mutable, or was cancelled."""
+    """Whether the plan of a table service is removed with its attempt: it is mutable, or was cancelled."""
     if not target.action.is_plan:
         return False
     if load_pending_outline(environment.storage, environment.config, target).flags.mutable:
@@ -280,7 +276,7 @@ def _begin(
     also_files: Iterable[str],
     removes_plan: bool,
 ) -> _Begun:
-    """Put the rollback on the timeline, or find the one that is there, and hide what the target did."""
+    """Put the rollback on the timeline, or find the existing one, and hide what the target did."""
     started_ms = held.runtime.clock.now_ms()
     rollback = find_rollback(held.storage, held.config, timeline, current)
     files = load_files_of(held, current) | frozenset(also_files)
@@ -288,10 +284,10 @@ def _begin(
     plan = load_rollback_plan(held.storage, held.config, rollback) if rollback is not None else None
     if plan is not None and plan.instant is not None:
         files |= frozenset(_planned_files(plan))
-        # An earlier attempt may have hidden a completed service: its plan says that it was a commit by then.
+        # An earlier attempt may have hidden a completed service: its plan says that it was a commit.
         action = Action(plan.instant.action)
     ordered = tuple(sorted(files))
-    # Asked before the first change: a death on the way must not change the answer.
+    # Determined before the first change: if the process dies, the answer must not change.
     keeps_plan = action.is_plan and not removes_plan and not leaves_with_attempt(held, current)
     held.lease.check()
     rollback = _find_or_request(held, timeline, current, ordered, known=rollback)
@@ -304,10 +300,10 @@ def _begin(
 
 
 def _hide(held: LockedEnvironment, current: Instant, rollback: Instant) -> Instant:
-    """Take the completed state of `current` away; a process that lost the lock while it did so brings it back.
+    """Remove the completed state of `current`; a process that lost the lock meanwhile restores it.
 
-    Others may have withdrawn the rollback and written on top of the commit by then. A store with scopes lets nothing
-    happen so late.
+    By then others may have withdrawn the rollback and built on the commit. A store with scopes prevents such late
+    changes.
     """
     if held.storage.has_scopes:
         return unpublish_instant(held.storage, held.config, current, check=held.lease.check)
@@ -327,7 +323,7 @@ def _hide(held: LockedEnvironment, current: Instant, rollback: Instant) -> Insta
 
 
 def _goes_on(timeline: Timeline, target: Instant, rollback: Instant) -> bool:
-    """Whether `target` is, or was, rolled back all the same: nobody has withdrawn `rollback`."""
+    """Whether `target` is, or was, rolled back anyway: nobody has withdrawn `rollback`."""
     return timeline.find(rollback.requested_at) is not None or timeline.find(target.requested_at) is None
 
 
@@ -375,8 +371,8 @@ def _finish(held: LockedEnvironment, begun: _Begun) -> RolledBack:
     is_ours = mine is not None and mine.is_pending
     metadata = _metadata(held, begun)
     outcome = RolledBack(begun.target, begun.rollback, begun.files, metadata)
-    # A plan that is to go must not outlive its rollback as one that can be executed: it goes before the rollback
-    # completes. Who dies in between leaves a rollback without a target, which the next clean finishes.
+    # A plan to be removed must not outlive its rollback, since it could be executed: it is removed before the
+    # rollback completes. A process that dies in between leaves a rollback without a target; the next clean finishes it.
     goes_first = begun.target.action.is_plan and not begun.keeps_plan
     if is_ours:
         publication = Publication(held, begun.rollback, known=timeline)
@@ -385,9 +381,9 @@ def _finish(held: LockedEnvironment, begun: _Begun) -> RolledBack:
             publication.check()
             _remove_target(held, begun.target)
         if not publication.complete(encode_rollback_metadata(metadata)).holds_lock:
-            # Without the lock: what is left of the target is for the next one who holds it.
+            # Without the lock: the next holder removes the rest of the target.
             return outcome
-    # Somebody else finished it: a service that was put back to requested may be running again by now.
+    # If somebody else finished it, a service that returned to requested may be running again by now.
     if (is_ours or not begun.keeps_plan) and not goes_first:
         _remove_target(held, begun.target, keeps_plan=begun.keeps_plan, keeps_heartbeat=begun.keeps_heartbeat)
     return outcome
@@ -396,11 +392,11 @@ def _finish(held: LockedEnvironment, begun: _Begun) -> RolledBack:
 def _remove_target(
     environment: TableEnvironment, target: Instant, *, keeps_plan: bool = False, keeps_heartbeat: bool = False
 ) -> None:
-    """The instant files go last: who dies on the way leaves a pending instant, and the next writer does the rest.
+    """Instant files are deleted last: if the process dies, a pending instant remains, and the next writer continues.
 
-    Among them the latest state goes first: no earlier one stands there as if work were still to come.
+    Among them the latest state is deleted first, so that no earlier state looks like pending work.
     """
-    # Where nothing stops a task that sleeps now, its markers stay until `sweep_late_files` has seen to its files.
+    # If the store cannot stop a sleeping task, its markers stay until `sweep_late_files` has handled its files.
     if keeps_plan or environment.storage.has_scopes:
         delete_markers(environment.storage, instant=target.requested_at.value)
     if not keeps_heartbeat:
@@ -414,7 +410,7 @@ def _remove_target(
 def _is_idle(environment: TableEnvironment, timeline: Timeline, rollback: Instant) -> bool:
     plan = load_rollback_plan(environment.storage, environment.config, rollback)
     if plan is None or plan.instant is None:
-        # Nobody can tell what it was for, and it had not begun.
+        # Its purpose is unknown, and it had not begun.
         return rollback.state is State.REQUESTED
     target = timeline.find(RequestedTime(plan.instant.commit_time))
     return target is not None and target.is_completed
@@ -427,7 +423,7 @@ def _remove_states(environment: TableEnvironment, target: Instant, *, keeps_requ
 
 
 def _planned_files(plan: RollbackPlan) -> tuple[str, ...]:
-    """Files of a plan relative to the table. Full paths are spelled in many ways; partition and name are not."""
+    """Files of a plan relative to the table. Full paths can be spelled in many ways, unlike partition and name."""
     return tuple(
         join_path(request.partition, path.rpartition("/")[2])
         for request in plan.requests

@@ -1,7 +1,7 @@
-"""Savepoints as they lie on the timeline: which commits are protected, and which files with them.
+"""Savepoints on the timeline: which commits they protect, and which files.
 
-A savepoint has the requested time of the commit that it protects. It counts once it is completed. A rollback spares
-the commit, a clean spares the files, and a restore goes back to it.
+A savepoint has the requested time of the commit that it protects. It takes effect when it is completed. A rollback
+spares the commit, a clean spares the files, and a restore returns to it.
 """
 
 from __future__ import annotations
