@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.errors import ConflictError, CorruptTableError
+from tablekeeper.errors import ConflictError, CorruptTableError, InvalidRequestError
 from tablekeeper.model import Action, Instant, RequestedTime, State
 from tablekeeper.timeline import instant_path
 from tests.support.recovery_world import FIRST, LAPSED_S, World
@@ -172,3 +172,63 @@ def test_the_advice_of_a_failed_read_leads_to_a_doctor_that_names_the_file(tmp_p
     with pytest.raises(CorruptTableError, match="tablekeeper doctor"):
         table.read()
     assert table.doctor().findings[0].paths == (written,)
+
+
+def _archived(make: Callable[..., World]) -> tuple[World, str]:
+    """A table of which the first commit is archived, and the file that the archive has it in."""
+    world = make(table_type="cow")
+    world.upsert(FIRST)
+    for number in range(6):
+        world.upsert(trips(("a", "sf", 2, float(number))))
+    assert world.table.archive(options=SHORT).instants
+    (path,) = [f.path for f in world.storage.list_files(world.table.config.history_directory) if "parquet" in f.name]
+    return world, path
+
+
+def test_a_lost_file_of_the_archive_stops_readers_and_the_doctor_names_it(make: Callable[..., World]) -> None:
+    """Without it nobody knows that the rows of `c` were ever committed."""
+    world, path = _archived(make)
+    content = world.storage.read(path)
+    world.storage.delete(path)
+    with pytest.raises(CorruptTableError, match="the archived timeline names it"):
+        world.table.read()
+    with pytest.raises(CorruptTableError, match="the archived timeline names it"):
+        world.upsert(FIRST)
+    report = world.table.doctor(fix=True)
+    assert {finding.kind for finding in report.findings} >= {"unreadable-file"}
+    assert [file for finding in report.findings for file in finding.paths if file.endswith(path)]
+    world.storage.put(path, content)
+    assert len(world.rows()) == 3
+    assert world.table.doctor().is_healthy
+
+
+@pytest.mark.parametrize("file", ["manifest_1", "parquet"])
+def test_the_doctor_goes_on_beside_an_archive_that_does_not_decode(make: Callable[..., World], file: str) -> None:
+    world, path = _archived(make)
+    broken = path if file == "parquet" else f"{world.table.config.history_directory}/{file}"
+    world.storage.put(broken, b"no archive")
+    dead = world.crash(trips(("d", "ny", 1, 1.0)))
+    world.clock.stall(LAPSED_S)
+    report = world.table.doctor(fix=True)
+    assert [finding.paths for finding in report.findings if finding.kind == "unreadable-file"] == [(broken,)]
+    assert dead in {repair.subject for repair in report.repaired}
+
+
+def test_a_clean_whose_plan_does_not_decode_is_an_error(world: World) -> None:
+    config = world.table.config
+    world.storage.put(instant_path(config, Instant(OLD, Action.CLEAN, State.REQUESTED)), b"no plan")
+    with pytest.raises(CorruptTableError):
+        world.table.clean()
+    assert _kinds(world.table.doctor(fix=True)) == ["unreadable-plan"]
+
+
+def test_no_table_is_made_over_one_that_lost_its_properties(tmp_path: Path) -> None:
+    def create() -> tk.Table:
+        return tk.Table.create(
+            tmp_path / "t", name="trips", schema=FIRST.schema, key="id", engine="local", if_not_exists=True
+        )
+
+    create().upsert(FIRST)
+    (tmp_path / "t/.hoodie/hoodie.properties").unlink()
+    with pytest.raises(InvalidRequestError, match="has lost that file"):
+        create()

@@ -33,7 +33,7 @@ from tablekeeper.snapshot.slices import (
 )
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, load_commit_metadata, load_timeline
-from tablekeeper.timeline.history import archived_completions
+from tablekeeper.timeline.history import archived_completions, refuse_lost_history
 
 __all__ = ["Pruning", "Snapshot", "load_partition_files", "load_partitions", "load_replaced", "load_snapshot"]
 
@@ -138,8 +138,17 @@ def load_snapshot(
         if plan_damage(files, _named_inside(commits.values(), files), rules):
             _refuse_damage(storage, config, commits, files, runtime=runtime)
     groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
+    instants: set[RequestedTime] = set()
     for partition, found in files.items():
-        groups.update(plan_slices(decode_partition_files(partition, found), rules))
+        here = decode_partition_files(partition, found)
+        instants.update(base.instant for base in here.bases)
+        instants.update(log.instant for log in here.logs)
+        groups.update(plan_slices(here, rules))
+    begins = timeline.first_active_write
+    older = {instant for instant in instants if begins is not None and instant < begins}
+    if any(not timeline.is_archived(instant) and timeline.find(instant) is None for instant in older):
+        # Files of a write that died and came too late, as a rule, which nobody reads; or the archive is not whole.
+        refuse_lost_history(storage, config)
     return Snapshot(config, timeline, as_of, groups, tuple(files))
 
 

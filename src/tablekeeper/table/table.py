@@ -120,7 +120,7 @@ class Table(Maintenance):
         storage = open_storage(path, options=storage_options, runtime=runtime)
         if if_not_exists and has_table(storage):
             return cls._open_alike(storage, chosen, new, runtime=runtime)
-        refuse_existing_table(storage)
+        refuse_existing_table(storage, timeline_directory=new.config.timeline_directory)
         # Before the table is there: once others can see it, they must find its options too.
         kept = save_writer_options(storage, new.options)
         create_timeline_directory(storage, new.config.timeline_directory)

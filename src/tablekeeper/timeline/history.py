@@ -40,6 +40,7 @@ __all__ = [
     "load_archived_content",
     "load_history",
     "load_history_snapshot",
+    "refuse_lost_history",
 ]
 
 _ATTEMPTS = 3
@@ -85,6 +86,26 @@ def load_archive_reach(storage: Storage, config: TableConfig) -> RequestedTime |
         if newest is not None or not config.may_have_old_log_names:
             return newest
     return _UNBOUNDED if storage.list_names(config.old_history_directory) else None
+
+
+def refuse_lost_history(storage: Storage, config: TableConfig) -> None:
+    """Raise `CorruptTableError` if a file of the archived timeline is gone: its instants count as never committed then.
+
+    For readers that met files of an instant of which nothing is known.
+    """
+    if config.version < 8:
+        return
+    lost: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        snapshot = load_history_snapshot(storage, config.history_directory)
+        # Listed after the manifest was read; an archive in between may have removed files of older manifests.
+        lost = {file.name for file in snapshot.files} - set(storage.list_names(config.history_directory))
+        if not lost:
+            return
+    raise CorruptTableError(
+        file=join_path(config.history_directory, min(lost)),
+        reason="it is gone, and the archived timeline names it: nobody can tell which files its instants committed",
+    )
 
 
 def load_history_snapshot(storage: Storage, directory: str) -> HistorySnapshot:

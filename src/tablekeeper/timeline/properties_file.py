@@ -61,10 +61,16 @@ def create_properties(storage: Storage, properties: Mapping[str, str]) -> None:
         raise _exists_already(storage)
 
 
-def refuse_existing_table(storage: Storage) -> None:
-    """Raise `InvalidRequestError` if there is a table here."""
+def refuse_existing_table(storage: Storage, *, timeline_directory: str) -> None:
+    """Raise `InvalidRequestError` if there is a table here, or the timeline of one that has lost its properties."""
+    is_begun = any(name[:1].isdigit() for name in storage.list_names(timeline_directory))
     if has_table(storage):
         raise _exists_already(storage)
+    if is_begun:
+        raise InvalidRequestError(
+            f"{storage.spec.uri} has a timeline and no {PROPERTIES_FILE}: the table that is here has lost that file. "
+            "Bring it back; to begin a new table, empty the folder or choose another path."
+        )
 
 
 def change_properties(storage: Storage, changes: Mapping[str, str | None]) -> TableConfig:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import CorruptTableError, NotFoundError, TablekeeperError
 from tablekeeper.services.doctor.content_checks import (
     check_base_files,
     check_log_files,
@@ -22,7 +21,7 @@ from tablekeeper.services.doctor.growth_checks import check_metadata_growth, che
 from tablekeeper.services.doctor.plan_checks import check_cancel_requests, check_cleans, check_plans
 from tablekeeper.services.doctor.presence_checks import check_presence
 from tablekeeper.services.doctor.repairs import Remedies, execute_repair
-from tablekeeper.services.doctor.report import DoctorReport, Finding, Repair
+from tablekeeper.services.doctor.report import DoctorReport, Finding, Repair, Severity
 from tablekeeper.services.doctor.timeline_checks import (
     check_heartbeats,
     check_lock,
@@ -111,4 +110,20 @@ def _too_much(environment: TableEnvironment, report: DoctorReport) -> str | None
 
 
 def _examine(view: TableView) -> Iterator[Finding]:
-    return chain.from_iterable(check(view) for check in _CHECKS)
+    """What the checks find. One that meets a file which it cannot read names that; the others go on."""
+    unreadable: set[str] = set()
+    for check in _CHECKS:
+        try:
+            yield from check(view)
+        except (CorruptTableError, NotFoundError) as error:
+            file = error.file if isinstance(error, CorruptTableError) else error.path
+            if file not in unreadable:
+                unreadable.add(file)
+                yield Finding(
+                    "unreadable-file",
+                    Severity.ERROR,
+                    file,
+                    f"{error} What rests on it was not examined.",
+                    "Bring the file back from a backup.",
+                    paths=(file,),
+                )

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
+from tablekeeper.format.plans import decode_clean_plan
 from tablekeeper.model import Action, Instant, Plan, RequestedTime, ServiceKind, State
 from tablekeeper.services.doctor.report import Finding, Repair, RepairKind, Severity
 from tablekeeper.services.doctor.view import TableView
 from tablekeeper.services.plans.cancel import why_removed
 from tablekeeper.services.plans.foreign_plans import load_executable_plan
+from tablekeeper.timeline import instant_path, load_content
 from tablekeeper.txn.heartbeat import load_heartbeat_owner
 
 __all__ = ["check_cancel_requests", "check_cleans", "check_plans"]
@@ -75,6 +77,14 @@ def check_cleans(view: TableView) -> Iterator[Finding]:
                 f"A clean that was planned {age} ago; {_executor(view, clean.requested_at)}.",
                 "Nothing to do.",
             )
+        elif unreadable := _why_unreadable(view, clean):
+            yield Finding(
+                "unreadable-plan",
+                Severity.ERROR,
+                str(clean),
+                f"{unreadable} No clean can be executed before this one.",
+                "Bring the file back from a backup.",
+            )
         elif not view.is_abandoned(clean):
             yield Finding(
                 "pending-clean",
@@ -93,6 +103,20 @@ def check_cleans(view: TableView) -> Iterator[Finding]:
                 "It can be carried on: `tablekeeper clean PATH` does so before anything else.",
                 repair=Repair(RepairKind.FINISH_CLEAN, clean.requested_at.value),
             )
+
+
+def _why_unreadable(view: TableView, clean: Instant) -> str:
+    """What is wrong with the plan of a clean. One that is empty was never made, and the next clean drops it."""
+    config = view.environment.config
+    requested = Instant(clean.requested_at, Action.CLEAN, State.REQUESTED)
+    try:
+        content = load_content(view.environment.storage, config, requested)
+        if content:
+            decode_clean_plan(content, file=instant_path(config, requested))
+    except (CorruptTableError, NotFoundError) as error:
+        # Gone where the clean has completed meanwhile, which needs no plan any more.
+        return "" if isinstance(error, NotFoundError) and clean.state is State.REQUESTED else str(error)
+    return ""
 
 
 def _describe(view: TableView, instant: Instant, plan: Plan) -> Finding:
