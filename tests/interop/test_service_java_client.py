@@ -17,7 +17,11 @@ import tablekeeper as tk
 from tablekeeper.client import ServiceClient
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.java import enable_service_manager
+from tablekeeper.metadata_table.layout import load_metadata_timeline
+from tablekeeper.model import Action
 from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.storage import open_storage
+from tablekeeper.timeline.properties_file import load_table_config
 from tests.support.java_hudi import JavaTable
 from tests.support.served import Served, running_service
 
@@ -171,3 +175,26 @@ def test_a_session_without_java_hudi_or_without_a_jvm_is_told() -> None:
     Session._jvm = Package()
     with pytest.raises(UnsupportedFeatureError, match="no Java Hudi"):
         enable_service_manager(Session())
+
+
+@pytest.mark.timeout(600)
+def test_java_leaves_compactions_of_its_metadata_table_to_the_service(spark: Any, tmp_path: Path) -> None:
+    delegated = {
+        "hoodie.metadata.enable": "true",
+        "hoodie.metadata.compact.max.delta.commits": "3",
+        "hoodie.metadata.table.service.manager.enabled": "true",
+        "hoodie.metadata.table.service.manager.actions": "compaction",
+    }
+    with running_service(tmp_path / "service", allow=tmp_path / "lake") as served:
+        options = {**delegated, **enable_service_manager(spark, served.url)}
+        tables = {"mor": java_tables(spark, tmp_path / "lake", options)["mor"]}
+        write_and_read(tables)
+        await_services(served, "mor", {"metadata_compaction"})
+        # The next write of Java's goes on where the service has left its metadata table.
+        table = tables["mor"]
+        table.write(rows(WRITES), "upsert", **{name.replace(".", "__"): v for name, v in table.options.items()})
+    storage = open_storage(table.path, runtime=SYSTEM_RUNTIME)
+    timeline = load_metadata_timeline(storage, load_table_config(storage))
+    assert [each.requested_at for each in timeline.completed if each.action is Action.COMMIT], list(timeline)
+    assert read_by_java(table) == expected(WRITES)
+    assert tk.Table.open(table.path, engine="local").doctor().findings == ()

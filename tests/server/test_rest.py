@@ -201,6 +201,23 @@ def test_requests_for_a_metadata_table_concern_its_table(
     assert jobs.list_operations(OperationFilter(), Page()) == []
 
 
+def test_a_compaction_of_a_metadata_table_that_java_left_to_the_service_becomes_an_operation_of_its_own(
+    client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
+) -> None:
+    timeline = lake / "trips/.hoodie/metadata/.hoodie/timeline"
+    timeline.mkdir(parents=True)
+    (timeline / f"{NOWHERE}.compaction.requested").touch()
+    params = java_query(lake, basepath=f"{lake}/trips/.hoodie/metadata", table_name="trips_metadata", instant=NOWHERE)
+    states = [client.get("/v1/hoodie/service/compact", params=params).json()["plans"][0]["state"] for _ in range(2)]
+    assert states == ["accepted", "known"]
+    (operation,) = jobs.list_operations(OperationFilter(), Page())
+    assert (operation.action, operation.queue) == (ServiceAction.METADATA_COMPACTION, "q1")
+    assert client.get("/v1/hoodie/service/cluster", params=params).json() == {"plans": []}
+    cancelled = client.get("/v1/hoodie/service/compact", params={**params, "action": "CANCEL"}).json()["plans"]
+    assert [(each["instant"], each["state"]) for each in cancelled] == [(NOWHERE, "cancelled")]
+    assert jobs.list_operations(OperationFilter(), Page()) == []
+
+
 def test_a_commit_callback_can_carry_a_token_as_its_key(
     client: TestClient, jobs: SqlJobStore, settings: ServerSettings, lake: Path, table: Table
 ) -> None:

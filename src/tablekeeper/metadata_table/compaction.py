@@ -12,11 +12,11 @@ rolled back, or somebody else has compacted, dropped or rebuilt the metadata tab
 Base files come after the plan and go before it: none lies there without an instant that says that it does not count,
 for one without would count as committed once the timeline has moved on. A process that dies in between leaves a pending
 compaction that readers pass over, Java's too. The next one of ours knows it by its plan, and removes it; Java's next
-write executes it instead. A pending compaction of Java's own is left alone, unless
-the caller takes it over: where Java's writers have left the services of the metadata table to a service, nobody would
-ever execute it, and nothing could be compacted beside it. A plan that was only requested is then dropped, under the
-lock, and what it would have merged is merged here. Java's writers read such plans without the lock, and fail if one is
-gone: the process that takes over makes sure that none of them writes.
+write executes it instead. A pending compaction of Java's own is left alone, unless the caller says otherwise: where
+Java's writers have left the services of the metadata table to a service, nobody would ever execute it, and nothing
+could be compacted beside it. It is then executed as it stands (`waiting_plan.py`), in the same steps, under its own
+instant. Or it is dropped, if nobody has begun, and what it would have merged is merged here: Java's writers read such
+plans without the lock, and fail if one is gone, so that none of them may be writing then.
 
 Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
 deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.
@@ -43,7 +43,7 @@ from tablekeeper.format.metadata_log import (
     encode_metadata_base,
     encode_metadata_base_name,
 )
-from tablekeeper.format.plans import CompactionOperation, CompactionPlan, decode_compaction_plan, encode_compaction_plan
+from tablekeeper.format.plans import encode_compaction_plan
 from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.clean import plan_old_files
 from tablekeeper.metadata_table.compaction_plan import (
@@ -64,9 +64,11 @@ from tablekeeper.metadata_table.layout import (
     load_metadata_timeline,
     metadata_config,
 )
+from tablekeeper.metadata_table.plan_content import is_ours, load_plan, make_plan
 from tablekeeper.metadata_table.presence import refuse_lost_commits
 from tablekeeper.metadata_table.record_index import load_record_index_shard
 from tablekeeper.metadata_table.result import MetadataCompaction
+from tablekeeper.metadata_table.waiting_plan import WaitingMerge, find_waiting, plan_waiting
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,
@@ -85,9 +87,7 @@ from tablekeeper.timeline import (
     Timeline,
     complete_instant,
     create_requested,
-    instant_path,
     later_time,
-    load_content,
     load_timeline,
     parse_time,
     remove_instant_files,
@@ -96,7 +96,7 @@ from tablekeeper.timeline import (
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.timeline.properties_file import load_table_config
 
-__all__ = ["compact_metadata_table", "explain_metadata_compaction"]
+__all__ = ["compact_metadata_table", "execute_waiting_plan", "explain_metadata_compaction"]
 
 _LOG = logging.getLogger(__name__)
 _OLDEST_VERSION = 8
@@ -105,8 +105,6 @@ _LONGEST_WAIT_MS = 1_000
 _MOST_DELETED = 2_000
 _ONLY_WRITER = "0-0-0"
 _DELEGATED = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLEAN)
-_OURS = "tablekeeper.metadata.compaction"
-"""Key of the extra metadata by which a plan of ours is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +151,34 @@ def compact_metadata_table(
     level = logging.WARNING if result.is_held_up else logging.INFO
     _LOG.log(level, "%s: %s", environment.config.name, result)
     return result
+
+
+def execute_waiting_plan(environment: OpenTable) -> MetadataCompaction | None:
+    """Execute the oldest compaction that a Java writer planned and left to a service; None if none waits.
+
+    The plan stays what it is, for writers that read it meanwhile. Java executes such plans under the lock: one that is
+    inflight while the lock is held here was left by a process that died, and is begun anew.
+    """
+    held_s = 0.0
+    for _ in range(_ROUNDS):
+        with environment.locked() as held:
+            waiting = _load_waiting(held)
+        held_s += held.lease.held_s
+        if waiting is None:
+            return None
+        if isinstance(waiting, _HeldUp):
+            return MetadataCompaction(reason=waiting.reason, is_held_up=True, lock_held_s=held_s)
+        try:
+            bases = [_merge(environment, partition, each) for partition, each in waiting.slices]
+        except NotFoundError as error:
+            _LOG.info("the metadata table changes: %s", error)
+            continue
+        with environment.locked() as held:
+            done = _complete_waiting(held, waiting, bases)
+        held_s += held.lease.held_s
+        if done is not None:
+            return replace(done, lock_held_s=held_s)
+    return MetadataCompaction(reason="others changed what it was about to merge", is_held_up=True, lock_held_s=held_s)
 
 
 def explain_metadata_compaction(environment: OpenTable, settings: MetadataSettings) -> str:
@@ -231,15 +257,20 @@ def _plan(state: MetadataState, *, least: int) -> Merge | _HeldUp:
 
 def _load_state(environment: OpenTable, config: TableConfig) -> MetadataState | _HeldUp:
     """The metadata table as it is, or why it is not to be touched. Under the lock."""
-    storage = environment.storage
     obstacle = _find_obstacle(environment, config)
     if obstacle is not None:
         return obstacle
-    indexes = load_metadata_indexes(storage, config)
-    timeline = load_metadata_timeline(storage, config)
-    pending = [i for i in timeline.pending if i.action is not Action.DELTA_COMMIT]
+    state = _load_files(environment, config)
+    pending = [i for i in state.timeline.pending if i.action is not Action.DELTA_COMMIT]
     if pending:
         return _HeldUp(f"{pending[0]} is unfinished on its timeline; Java's next write finishes it")
+    return state
+
+
+def _load_files(environment: OpenTable, config: TableConfig) -> MetadataState:
+    storage = environment.storage
+    indexes = load_metadata_indexes(storage, config)
+    timeline = load_metadata_timeline(storage, config)
     return MetadataState(
         data_timeline=load_timeline(storage, config),
         timeline=timeline,
@@ -296,29 +327,68 @@ def _publish(environment: LockedTable, merge: Merge, bases: Sequence[_NewBase]) 
     if at is None:
         return None
     environment.lease.check()
-    own = metadata_config(config)
-    storage = environment.storage
-    plan = encode_compaction_plan(_plan_of(merge))
-    requested = create_requested(storage, own, requested_at=at, action=Action.COMPACTION, content=plan)
+    plan = encode_compaction_plan(make_plan(merge))
+    requested = create_requested(
+        environment.storage, metadata_config(config), requested_at=at, action=Action.COMPACTION, content=plan
+    )
+    completed, stats = _complete(environment, config, state.timeline, requested, bases)
+    deleted = _delete_old(environment, _with_compaction(state, completed, stats))
+    return replace(_result_of(at, stats, commits=len(merge.commits)), files_deleted=deleted)
+
+
+def _complete(
+    environment: LockedTable, config: TableConfig, timeline: Timeline, requested: Instant, bases: Sequence[_NewBase]
+) -> tuple[Instant, Sequence[WriteStat]]:
+    own, storage = metadata_config(config), environment.storage
     inflight = start_inflight(storage, own, requested)
     environment.lease.check()
+    at = requested.requested_at
     stats = environment.runtime.threads.map(lambda base: _put(environment, base, at), bases)
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     metadata = CommitMetadata(Operation.COMPACT, tuple(stats), extra, compacted=True)
     environment.lease.check()
     now_ms = environment.runtime.clock.now_ms()
-    completed_at = CompletionTime(later_time(state.timeline.newest_time, now_ms=now_ms, zone=config.time_zone))
-    completed = complete_instant(
-        storage, own, inflight, completed_at=completed_at, content=encode_commit_metadata(metadata)
-    )
-    deleted = _delete_old(environment, _with_compaction(state, completed, stats))
-    return MetadataCompaction(
-        instant=at,
-        delta_commits=len(merge.commits),
-        files_written=len(stats),
-        bytes_written=sum(stat.size for stat in stats),
-        files_deleted=deleted,
-    )
+    completed_at = CompletionTime(later_time(timeline.newest_time, now_ms=now_ms, zone=config.time_zone))
+    content = encode_commit_metadata(metadata)
+    return complete_instant(storage, own, inflight, completed_at=completed_at, content=content), stats
+
+
+def _result_of(at: RequestedTime, stats: Sequence[WriteStat], *, commits: int) -> MetadataCompaction:
+    size_bytes = sum(stat.size for stat in stats)
+    return MetadataCompaction(instant=at, delta_commits=commits, files_written=len(stats), bytes_written=size_bytes)
+
+
+def _load_waiting(environment: LockedTable) -> WaitingMerge | _HeldUp | None:
+    """What the plan that waits asks to merge, or why it is not to be executed here. Under the lock."""
+    config = load_table_config(environment.storage)
+    if not config.has_metadata_table or config.version < _OLDEST_VERSION:
+        return None
+    _remove_attempts(environment, config)
+    found = find_waiting(environment.storage, config)
+    if found is None:
+        return None
+    obstacle = _find_obstacle(environment, config)
+    if obstacle is not None:
+        return obstacle
+    merge = plan_waiting(found, _load_files(environment, config))
+    return _HeldUp(merge) if isinstance(merge, str) else merge
+
+
+def _complete_waiting(
+    environment: LockedTable, waiting: WaitingMerge, bases: Sequence[_NewBase]
+) -> MetadataCompaction | None:
+    if _load_waiting(environment) != waiting:
+        return None
+    config = load_table_config(environment.storage)
+    own, storage, at = metadata_config(config), environment.storage, waiting.requested_at
+    # What an attempt has left that died: its files go before its instant is requested again.
+    environment.lease.check()
+    storage.delete_many(_load_base_files(environment).get(at, ()))
+    remove_instant_files(storage, own, Instant(at, Action.COMPACTION, State.INFLIGHT))
+    environment.lease.check()
+    requested = Instant(at, Action.COMPACTION, State.REQUESTED)
+    _, stats = _complete(environment, config, load_metadata_timeline(storage, config), requested, bases)
+    return _result_of(at, stats, commits=waiting.commits)
 
 
 def _put(environment: OpenTable, base: _NewBase, at: RequestedTime) -> WriteStat:
@@ -355,41 +425,6 @@ def _with_compaction(state: MetadataState, completed: Instant, stats: Sequence[W
         listings[stat.group.partition] = [*listings[stat.group.partition], file]
     timeline = Timeline.of([*state.timeline, completed], archive=state.timeline.archive)
     return replace(state, timeline=timeline, listings=listings)
-
-
-def _plan_of(merge: Merge) -> CompactionPlan:
-    """The plan as Java writes it, so that Java can execute it."""
-    return CompactionPlan(
-        operations=tuple(_operation(partition, each) for partition, each in merge.slices),
-        extra_metadata={_OURS: "true"},
-        preserve_metadata=True,
-    )
-
-
-def _operation(partition: str, slice_: MetadataSlice) -> CompactionOperation:
-    log_bytes = sum(log.size for log in slice_.logs)
-    read_mb = float((log_bytes + (slice_.base.size if slice_.base is not None else 0)) >> 20)
-    metrics = {
-        "TOTAL_LOG_FILES": float(len(slice_.logs)),
-        "TOTAL_LOG_FILES_SIZE": float(log_bytes),
-        "TOTAL_IO_READ_MB": read_mb,
-        "TOTAL_IO_WRITE_MB": read_mb,
-        "TOTAL_IO_MB": 2 * read_mb,
-    }
-    return CompactionOperation(
-        group=FileGroupId(partition, slice_.file_id),
-        base_instant=_base_instant(slice_),
-        base_file=slice_.base.name if slice_.base is not None else None,
-        log_files=tuple(log.name for log in slice_.logs),
-        metrics=metrics,
-    )
-
-
-def _base_instant(slice_: MetadataSlice) -> str:
-    if slice_.base_instant is not None:
-        return slice_.base_instant.value
-    # A slice without a base file begins with its first log.
-    return slice_.logs[0].name.rpartition(".log.")[0].rpartition("_")[2]
 
 
 def _remove_attempts(environment: LockedTable, config: TableConfig) -> tuple[RequestedTime, ...]:
@@ -429,14 +464,12 @@ def _drop_requested(environment: LockedTable, config: TableConfig) -> tuple[Requ
 def _is_ours(environment: OpenTable, own: TableConfig, pending: Instant) -> bool:
     if pending.action is not Action.COMPACTION:
         return False
-    requested = Instant(pending.requested_at, Action.COMPACTION, State.REQUESTED)
     try:
-        content = load_content(environment.storage, own, requested)
+        plan = load_plan(environment.storage, own, pending.requested_at)
     except NotFoundError:
         # The rest of an attempt that others removed while its process slept. Nobody could go on with it.
         return pending.state is State.INFLIGHT
-    plan = decode_compaction_plan(content, file=instant_path(own, requested))
-    return _OURS in plan.extra_metadata
+    return is_ours(plan)
 
 
 def _load_base_files(environment: OpenTable) -> Mapping[RequestedTime, list[str]]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tablekeeper.model import Instant
+from tablekeeper.metadata_table.layout import load_metadata_timeline
+from tablekeeper.model import Action, Instant
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.model import ServiceAction
+from tablekeeper.server.places import AllowedPlaces
+from tablekeeper.storage import open_storage
 from tablekeeper.table import Table
 from tablekeeper.table.summary import TimelineSummary
+from tablekeeper.timeline.properties_file import load_table_config
 
 __all__ = ["TableTimelines"]
 
@@ -17,17 +21,20 @@ _OPEN_TABLES = 50_000
 
 
 class TableTimelines:
-    """Opens tables with the storage options of the service, and keeps them open.
+    """Opens tables with the storage options of the service, and keeps them open: those that it may touch still.
 
     An open table holds no state of the table. Opening it costs two reads more than a look, which is most of one.
     """
 
-    def __init__(self, storage_options: Mapping[str, str], runtime: Runtime) -> None:
+    def __init__(self, storage_options: Mapping[str, str], runtime: Runtime, places: AllowedPlaces) -> None:
         @lru_cache(maxsize=_OPEN_TABLES)
         def opened(base_path: str) -> Table:
             return Table.open(base_path, engine="local", storage_options=storage_options, runtime=runtime)
 
-        self._opened = opened
+        self._cached = opened
+        self._places = places
+        self._storage_options = storage_options
+        self._runtime = runtime
 
     def open(self, base_path: str) -> Table:
         """The table at this path with an engine of this process."""
@@ -45,6 +52,18 @@ class TableTimelines:
             for instant, (service, is_completed) in services.items()
         }
 
+    def metadata_compactions(self, base_path: str) -> frozenset[str]:
+        """Compactions that are planned on the timeline of the metadata table of this table."""
+        self._places.recheck(base_path)
+        storage = open_storage(base_path, options=self._storage_options, runtime=self._runtime)
+        pending = load_metadata_timeline(storage, load_table_config(storage)).pending
+        return frozenset(each.requested_at.value for each in pending if each.action is Action.COMPACTION)
+
     def instants(self, base_path: str) -> Sequence[Instant]:
         """The instants of the active timeline by requested time."""
         return self._opened(base_path).timeline().instants
+
+    def _opened(self, base_path: str) -> Table:
+        # Since it was registered somebody may have put a link there.
+        self._places.recheck(base_path)
+        return self._cached(base_path)

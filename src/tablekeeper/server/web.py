@@ -52,7 +52,7 @@ def build_web(
     """Put it together. `engines` are the names of those that this service has, `timelines` what its loops have open."""
     gate = Gate(store, runtime.clock)
     places = AllowedPlaces(settings.allow)
-    timelines = timelines or TableTimelines(settings.storage_options, runtime)
+    timelines = timelines or TableTimelines(settings.storage_options, runtime, places)
     writers = WriterCalls(store, places, timelines, engines=engines)
     admin = AdminCalls(store, places, timelines, runtime.ids, settings.limits)
     overview = OverviewCalls(store, timelines.summary)

@@ -19,7 +19,11 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
-from tablekeeper.metadata_table.compaction import compact_metadata_table, explain_metadata_compaction
+from tablekeeper.metadata_table.compaction import (
+    compact_metadata_table,
+    execute_waiting_plan,
+    explain_metadata_compaction,
+)
 from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
@@ -363,14 +367,18 @@ class Maintenance(TableHandle):
     def _remove_failed_plans(self) -> tuple[RequestedTime, ...]:
         return remove_failed_plans(self._load_environment(), LifecycleSettings.from_options(self._options.given))
 
-    def compact_metadata_table(self, *, takes_over: bool = False) -> MetadataCompaction:
+    def compact_metadata_table(self, *, takes_over: bool = False, executes_plans: bool = False) -> MetadataCompaction:
         """Compact the metadata table, if anything was committed since the last time, and delete its old files.
 
         Cleans and archives do that too, now and then. `takes_over` drops plans that a Java writer made for it and
         left to a service, and is for tables that no Java writer is writing: it may be reading such a plan, and its
-        write would fail. Without it they stay, and nothing is compacted while they do.
+        write would fail. Without it they stay, and nothing is compacted while they do. `executes_plans` executes such a
+        plan where one waits, the oldest first, which disturbs no writer, and does nothing else then.
         """
-        checked_flags(takes_over=takes_over)
+        checked_flags(takes_over=takes_over, executes_plans=executes_plans)
+        waiting = execute_waiting_plan(self._load_environment()) if executes_plans else None
+        if waiting is not None:
+            return waiting
         given = MetadataSettings.from_options(self._options.given)
         settings = replace(given, compact_after=1)
         return compact_metadata_table(self._load_environment(), settings, takes_over=takes_over)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from tablekeeper.server.api.parameters import parse_engine, parse_instants, parse_name, parse_run_parameters
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
-from tablekeeper.server.model import ASKED_BY_WRITER, ManagedTable, Operation, Role, ServiceAction
+from tablekeeper.server.model import ASKED_BY_WRITER, ManagedTable, Operation, Role, ServiceAction, unplanned_instant
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.store.protocol import (
     JobStore,
@@ -69,6 +69,10 @@ class TimelineLookup(Protocol):
 
     def summary(self, base_path: str) -> TimelineSummary:
         """What waits, what is due, and which services have completed."""
+        ...
+
+    def metadata_compactions(self, base_path: str) -> frozenset[str]:
+        """Compactions that are planned on the timeline of the metadata table of the table at this path."""
         ...
 
 
@@ -170,9 +174,8 @@ class WriterCalls:
         template = self._template(action, request)
         table, is_metadata = self._table_at(caller, request, base_path)
         if is_metadata:
-            # Its plans are Java's to execute: a plan that vanished would fail a write that is reading it.
             self._store.notice_commit(table.table_id)
-            return []
+            return self._metadata_request(table, template, instants, is_cancelled=verb == "CANCEL")
         if verb == "CANCEL":
             removed = self._remove(table, action, instants)
             return [SubmittedPlan(instant, "cancelled") for instant in removed]
@@ -181,6 +184,31 @@ class WriterCalls:
         submitted = self._stored(self._judge(table, known, template, instants, ignores_unknown=True))
         self._store.notice_commit(table.table_id)
         return submitted
+
+    def _metadata_request(
+        self, table: ManagedTable, template: Submission, instants: tuple[str, ...], *, is_cancelled: bool
+    ) -> list[SubmittedPlan]:
+        """Plans of the metadata table. Java leaves its compactions to a service, and nothing else of it.
+
+        Their instants are not those of the table: the operations are known as compactions of the metadata table.
+        """
+        if template.action is not ServiceAction.COMPACTION or not instants:
+            return []
+        action = ServiceAction.METADATA_COMPACTION
+        names = {unplanned_instant(action, instant): instant for instant in instants}
+        if is_cancelled:
+            return [
+                SubmittedPlan(names[each.instant], "cancelled")
+                for each in self._store.remove(table.table_id, tuple(names))
+            ]
+        planned = self._timelines.metadata_compactions(table.base_path)
+        submissions = [
+            replace(template, table_id=table.table_id, action=action, instant=name)
+            for name, instant in names.items()
+            if instant in planned
+        ]
+        answers = self._stored(submissions)
+        return [replace(answer, instant=names[answer.instant]) for answer in answers]
 
     def callback(self, caller: Caller, *, table_name: str, base_path: str) -> ManagedTable:
         """Somebody committed to the table at this path. A table that is not registered yet is registered."""

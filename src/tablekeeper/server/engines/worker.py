@@ -67,7 +67,7 @@ def _execute(table: Table, job: Job, tell_plan: Callable[[str], None]) -> JobRep
 
 
 def _compact_metadata_table(table: Table) -> JobReport:
-    done = table.compact_metadata_table()
+    done = table.compact_metadata_table(executes_plans=True)
     if done.is_held_up:
         return _ended(AttemptOutcome.FAILED, _result_of(done), message=done.reason)
     return _ended(AttemptOutcome.NOTHING_TO_DO if done.instant is None else AttemptOutcome.COMPLETED, _result_of(done))
