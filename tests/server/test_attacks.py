@@ -112,6 +112,30 @@ def test_a_folder_that_becomes_a_link_after_the_registration_is_not_followed(
         service.stop()
 
 
+def test_no_call_and_no_page_follows_a_link_that_was_put_in_the_place_of_a_table(
+    client: TestClient, lake: Path, tmp_path: Path, table: Table
+) -> None:
+    outside(tmp_path)
+    assert client.post("/v1/tables", json={"db_name": "db", "base_path": table.path}).status_code == 201
+    assert "Base files by size" in client.get("/tables/db/trips/files").text
+    (lake / "trips").rename(lake / "moved")
+    (lake / "trips").symlink_to(tmp_path / "secret")
+    plan = {"db_name": "db", "table_name": "trips", "instant": "20260101000000000"}
+    metadata = f"{table.path}/.hoodie/metadata"
+    for method, path, given in (
+        ("POST", "/v1/tables/db/trips/rebuild", {}),
+        ("POST", "/v1/hoodie/service/compact/submit", {"json": plan}),
+        ("GET", "/v1/hoodie/service/compact", {"params": {"basepath": metadata, "instant": plan["instant"]}}),
+        ("GET", "/tables/db/trips/files", {}),
+        ("GET", "/tables/db/trips/preview/compaction", {}),
+    ):
+        answer = client.request(method, path, **given)
+        assert answer.status_code == 403, (path, answer.text)
+    page = client.get("/tables/db/trips")
+    assert page.status_code == 200
+    assert "The table cannot be read" in page.text
+
+
 def test_settings_that_call_other_servers_or_weaken_locks_are_for_admins(
     client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
 ) -> None:
