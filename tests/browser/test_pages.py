@@ -32,7 +32,7 @@ def history(page: Page) -> Locator:
 
 
 def sorted_names(page: Page) -> list[str]:
-    return page.locator("table tbody td.name").all_inner_texts()
+    return page.locator("table tbody td.name a").all_inner_texts()
 
 
 def test_the_overview_counts_the_lake_and_leads_to_everything(page: Page, lake: Lake, picture: Keep) -> None:

@@ -122,15 +122,14 @@ def test_no_call_and_no_page_follows_a_link_that_was_put_in_the_place_of_a_table
     (lake / "trips").symlink_to(tmp_path / "secret")
     plan = {"db_name": "db", "table_name": "trips", "instant": "20260101000000000"}
     metadata = f"{table.path}/.hoodie/metadata"
-    for method, path, given in (
-        ("POST", "/v1/tables/db/trips/rebuild", {}),
-        ("POST", "/v1/hoodie/service/compact/submit", {"json": plan}),
-        ("GET", "/v1/hoodie/service/compact", {"params": {"basepath": metadata, "instant": plan["instant"]}}),
-        ("GET", "/tables/db/trips/files", {}),
-        ("GET", "/tables/db/trips/preview/compaction", {}),
+    for answer in (
+        client.post("/v1/tables/db/trips/rebuild"),
+        client.post("/v1/hoodie/service/compact/submit", json=plan),
+        client.get("/v1/hoodie/service/compact", params={"basepath": metadata, "instant": plan["instant"]}),
+        client.get("/tables/db/trips/files"),
+        client.get("/tables/db/trips/preview/compaction"),
     ):
-        answer = client.request(method, path, **given)
-        assert answer.status_code == 403, (path, answer.text)
+        assert answer.status_code == 403, (answer.url, answer.text)
     page = client.get("/tables/db/trips")
     assert page.status_code == 200
     assert "The table cannot be read" in page.text

@@ -123,6 +123,9 @@ class Timelines:
     def summary(self, base_path: str) -> TimelineSummary:
         raise NotImplementedError(base_path)
 
+    def metadata_compactions(self, base_path: str) -> frozenset[str]:
+        raise NotImplementedError(base_path)
+
 
 def test_a_table_that_hangs_holds_up_its_own_requests_alone(jobs: SqlJobStore) -> None:
     for name in ("hangs", "t"):

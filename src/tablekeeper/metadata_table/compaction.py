@@ -96,7 +96,7 @@ from tablekeeper.timeline import (
 from tablekeeper.timeline.history import archived_completions
 from tablekeeper.timeline.properties_file import load_table_config
 
-__all__ = ["compact_metadata_table", "execute_waiting_plan", "explain_metadata_compaction"]
+__all__ = ["compact_metadata_table", "explain_metadata_compaction"]
 
 _LOG = logging.getLogger(__name__)
 _OLDEST_VERSION = 8
@@ -136,14 +136,17 @@ class _NewBase:
 
 
 def compact_metadata_table(
-    environment: OpenTable, settings: MetadataSettings, *, takes_over: bool = False
+    environment: OpenTable, settings: MetadataSettings, *, takes_over: bool = False, executes_plans: bool = False
 ) -> MetadataCompaction:
     """Compact the metadata table if that is due, and delete its old files. One listing if it is not.
 
-    `takes_over` drops plans that a writer of Java's made and left to a service.
+    `takes_over` drops plans that a Java writer made and left to a service; `executes_plans` executes one instead.
 
     Raises what keeps it from being done; whatever was begun by then is taken up by the next compaction, or by Java.
     """
+    waiting = _execute_waiting_plan(environment) if executes_plans else None
+    if waiting is not None:
+        return waiting
     idle = _find_idle(environment, settings)
     if idle is not None:
         return idle
@@ -153,7 +156,7 @@ def compact_metadata_table(
     return result
 
 
-def execute_waiting_plan(environment: OpenTable) -> MetadataCompaction | None:
+def _execute_waiting_plan(environment: OpenTable) -> MetadataCompaction | None:
     """Execute the oldest compaction that a Java writer planned and left to a service; None if none waits.
 
     The plan stays what it is, for writers that read it meanwhile. Java executes such plans under the lock: one that is

@@ -19,11 +19,7 @@ from tablekeeper.errors import (
     PlanHeldError,
     TablekeeperError,
 )
-from tablekeeper.metadata_table.compaction import (
-    compact_metadata_table,
-    execute_waiting_plan,
-    explain_metadata_compaction,
-)
+from tablekeeper.metadata_table.compaction import compact_metadata_table, explain_metadata_compaction
 from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.model import PlanFlags, RequestedTime, ServiceKind
 from tablekeeper.services.archive import ArchiveResult, execute_archive, explain_archive
@@ -376,12 +372,10 @@ class Maintenance(TableHandle):
         plan where one waits, the oldest first, which disturbs no writer, and does nothing else then.
         """
         checked_flags(takes_over=takes_over, executes_plans=executes_plans)
-        waiting = execute_waiting_plan(self._load_environment()) if executes_plans else None
-        if waiting is not None:
-            return waiting
-        given = MetadataSettings.from_options(self._options.given)
-        settings = replace(given, compact_after=1)
-        return compact_metadata_table(self._load_environment(), settings, takes_over=takes_over)
+        settings = replace(MetadataSettings.from_options(self._options.given), compact_after=1)
+        return compact_metadata_table(
+            self._load_environment(), settings, takes_over=takes_over, executes_plans=executes_plans
+        )
 
     def _compact_metadata_table(
         self, environment: TableEnvironment, options: Mapping[str, object] | None

@@ -11,6 +11,7 @@ from starlette.staticfiles import StaticFiles
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime
+from tablekeeper.server.api.overview import OverviewCalls
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.dashboard.operation_pages import operation_pages
 from tablekeeper.server.dashboard.plots import Plot, draw_bars, draw_lines, draw_parts
@@ -38,6 +39,7 @@ _PAGE_SIZE = 50
 _MOST_OPEN = 1000
 _SHOWN_OPEN = 8
 _RANGES = (1, 6, 24, 168)
+_USUAL_HOURS = 6
 _pages = APIRouter(include_in_schema=False)
 After = Annotated[int, Query(ge=0, le=2**62)]
 Then = Annotated[str, Query(max_length=2000)]
@@ -81,9 +83,10 @@ def logout(request: Request, form: Form) -> Response:
 
 
 @_pages.get("/")
-def overview(request: Request, hours: Annotated[int, Query(ge=1, le=14 * 24)] = 6) -> Response:
+def overview(request: Request, hours: Annotated[int | None, Query(ge=1, le=14 * 24)] = None) -> Response:
     def show(caller: Caller) -> Response:
         calls = calls_of(request)
+        history = _history(calls.overview, caller, hours)
         health = calls.overview.health(caller)
         worst = calls.overview.rank_tables(
             caller, TableFilter(is_behind=True), TableOrder.BEHIND_FOR, is_descending=True, offset=0, limit=8
@@ -99,8 +102,8 @@ def overview(request: Request, hours: Annotated[int, Query(ge=1, le=14 * 24)] = 
             caller,
             health=health,
             parts=_health_parts(health),
-            plots=_plots(calls.overview.history(caller, hours=hours)),
-            hours=hours,
+            plots=_plots(history),
+            hours=history["hours"],
             ranges=[(each, with_query(request, hours=each)) for each in _RANGES],
             alarms=alarms[:_SHOWN_OPEN],
             open_alarms=len(alarms),
@@ -144,6 +147,15 @@ def alarms(request: Request, after: After = 0) -> Response:
         )
 
     return show_page(request, show)
+
+
+def _history(overview: OverviewCalls, caller: Caller, hours: int | None) -> dict[str, Any]:
+    """What is drawn; where nobody asked for a time the usual one, or the shortest if there is nothing older."""
+    history = overview.history(caller, hours=hours or _USUAL_HOURS)
+    shortest_ms = min(_RANGES) * 3_600_000
+    samples = history["samples"]
+    is_young = not samples or samples[0]["minute"] * 60_000 > history["now_ms"] - shortest_ms
+    return overview.history(caller, hours=min(_RANGES)) if hours is None and is_young else history
 
 
 def _health_parts(health: dict[str, Any]) -> Any:
