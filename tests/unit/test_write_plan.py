@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablekeeper.config.write_settings import WriteSettings
+from tablekeeper.format.hashing import HASH_SPACE, spread_hashes
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice, LogFile, RequestedTime
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.plan import (
@@ -28,7 +29,7 @@ from tablekeeper.write.plan import (
     restage_shares,
 )
 from tablekeeper.write.routing import BinRows, RestageTask, Routes, load_rows_by_work, restage_rows
-from tablekeeper.write.staging import HASH_SPACE, StagedBatch, key_hashes, load_staged, stage_rows
+from tablekeeper.write.staging import StagedBatch, load_staged, stage_rows
 from tablekeeper.write.tagging import LookedUp, TagPage, save_tags
 from tests.support.fake_runtime import FakeIds
 from tests.support.table_builder import TRIPS, trips
@@ -268,7 +269,7 @@ def test_every_row_goes_to_exactly_one_group_and_equal_keys_to_the_same(
 
 def test_key_hashes_are_spread_evenly_also_for_short_and_similar_keys() -> None:
     for keys in ([str(n) for n in range(20_000)], [f"user-{n:09d}" for n in range(20_000)]):
-        hashes = key_hashes(pa.array(keys))
+        hashes = spread_hashes(pa.array(keys))
         assert hashes.min() >= 0
         assert hashes.max() < HASH_SPACE
         shares = np.histogram(hashes, bins=16, range=(0, HASH_SPACE))[0] / len(keys)

@@ -157,7 +157,8 @@ class WriteSettings(Settings):
     task_memory_bytes: int = setting(
         "tablekeeper.write.task.memory.bytes",
         268_435_456,
-        "Rows buffered in a staging or bulk-insert task, in bytes.",
+        "Rows buffered in a staging or bulk-insert task, in bytes. Logs of more than half as many bytes are compacted "
+        "with the help of the local disk.",
         least=1,
     )
 

@@ -17,17 +17,22 @@ import pyarrow.compute as pc
 import xxhash
 
 __all__ = [
+    "HASH_SPACE",
     "as_binary",
     "bucket_of_values",
     "equal_length_groups",
     "java_string_hash",
     "md5_key",
+    "spread_hashes",
     "xxhash64_key",
 ]
 
 _CHUNK = 16_384
 _MOST_COUNTED_LENGTH = 65_536
 _POSITIVE = 0x7FFFFFFF
+HASH_SPACE = 1 << 16
+"""What `spread_hashes` gives are numbers below this."""
+
 # Java widens its 32-bit seed to 64 bits with the sign.
 _XXHASH64_SEED = 0xFFFFFFFFDABADABA
 
@@ -56,6 +61,13 @@ def bucket_of_values(columns: Sequence[pa.Array], *, buckets: int) -> npt.NDArra
     hashes &= np.uint32(_POSITIVE)
     hashes %= np.uint32(buckets)
     return hashes.view(np.int32)
+
+
+def spread_hashes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """A number below `HASH_SPACE` for each value, evenly spread."""
+    # Java's string hash leaves the high bits of short texts empty; multiplying spreads them.
+    mixed = java_string_hash(values).view(np.uint32) * np.uint32(2654435761)
+    return (mixed >> np.uint32(16)).astype(np.int64)
 
 
 def xxhash64_key(text: str) -> bytes:

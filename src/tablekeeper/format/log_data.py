@@ -6,7 +6,8 @@ here so that a reader of log files finds all row codecs in one place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,24 +16,35 @@ from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.avro_columnar import decode_avro_block, encode_avro_block_content
 from tablekeeper.format.log_blocks import BlockType, LogBlock
 
-__all__ = ["decode_avro_block", "decode_parquet_block", "encode_avro_block_content", "encode_parquet_block_content"]
+__all__ = [
+    "decode_avro_block",
+    "decode_parquet_block",
+    "each_row_group",
+    "encode_avro_block_content",
+    "encode_parquet_block_content",
+]
 
 _AVRO_SCHEMA_KEY = "parquet.avro.schema"
 
 
-def decode_parquet_block(block: LogBlock, *, file: str, columns: Sequence[str] | None = None) -> pa.Table:
+def decode_parquet_block(block: LogBlock, *, file: str, columns: Collection[str] | None = None) -> pa.Table:
     """The rows of a Parquet data block; with `columns` only those of them that the block has, in its order."""
-    if block.type is not BlockType.PARQUET_DATA:
-        raise ValueError(f"a {block.type.name} block is not Parquet")
-    try:
-        parquet = pq.ParquetFile(pa.BufferReader(pa.py_buffer(block.content)), page_checksum_verification=True)
-        names = parquet.schema_arrow.names
-        wanted = None if columns is None else [name for name in names if name in set(columns)]
+    _require_parquet(block)
+    with _damage_in(block, file=file):
+        parquet, wanted = _opened(block, columns)
         table = parquet.read(columns=wanted, use_threads=False)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = f"the Parquet block at byte {block.offset} does not decode ({error})"
-        raise CorruptTableError(file=file, reason=reason) from error
     return table.replace_schema_metadata(None)
+
+
+def each_row_group(block: LogBlock, *, file: str, columns: Collection[str]) -> Iterator[pa.Table]:
+    """The same rows of a Parquet data block, one row group at a time."""
+    _require_parquet(block)
+    with _damage_in(block, file=file):
+        parquet, wanted = _opened(block, columns)
+    for group in range(parquet.num_row_groups):
+        with _damage_in(block, file=file):
+            table = parquet.read_row_group(group, columns=wanted, use_threads=False)
+        yield table.replace_schema_metadata(None)
 
 
 def encode_parquet_block_content(table: pa.Table, *, avro_schema_json: str) -> bytes:
@@ -44,3 +56,23 @@ def encode_parquet_block_content(table: pa.Table, *, avro_schema_json: str) -> b
         writer.write_table(table)
         writer.add_key_value_metadata({_AVRO_SCHEMA_KEY: avro_schema_json, "writer.model.name": "avro"})
     return bytes(sink.getvalue())
+
+
+def _require_parquet(block: LogBlock) -> None:
+    if block.type is not BlockType.PARQUET_DATA:
+        raise ValueError(f"a {block.type.name} block is not Parquet")
+
+
+def _opened(block: LogBlock, columns: Collection[str] | None) -> tuple[pq.ParquetFile, list[str] | None]:
+    parquet = pq.ParquetFile(pa.BufferReader(pa.py_buffer(block.content)), page_checksum_verification=True)
+    names = parquet.schema_arrow.names
+    return parquet, None if columns is None else [name for name in names if name in set(columns)]
+
+
+@contextmanager
+def _damage_in(block: LogBlock, *, file: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = f"the Parquet block at byte {block.offset} does not decode ({error})"
+        raise CorruptTableError(file=file, reason=reason) from error

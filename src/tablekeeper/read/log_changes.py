@@ -11,8 +11,9 @@ which readers skip; they are told by their instants, and looked for only in tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from tablekeeper.format.log_blocks import (
     decode_blocks,
     effective_instants,
 )
-from tablekeeper.format.log_data import decode_parquet_block
+from tablekeeper.format.log_data import decode_parquet_block, each_row_group
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.model import LogFile, RequestedTime
 from tablekeeper.read.vanished import vanished_file
@@ -48,6 +49,7 @@ __all__ = [
     "LogChanges",
     "PartialRows",
     "decode_every_row",
+    "hand_over_changes",
     "load_blocks",
     "load_changes",
     "load_log_keys",
@@ -114,8 +116,11 @@ EVERY_BLOCK = BlockVisibility()
 
 @dataclass(frozen=True, slots=True)
 class _PlacedBlock:
+    """A block, where it is, and its number among all blocks of the slice."""
+
     file: str
     block: LogBlock
+    number: int
 
     @property
     def instant(self) -> str:
@@ -138,11 +143,41 @@ def load_changes(
     for placed in blocks:
         if placed.block.type is BlockType.DELETE:
             changes.append(_deletes(placed, schema, rule))
-        elif _is_partial(placed):
-            changes.append(PartialRows(_rows(placed, schema, key)))
         else:
-            changes.append(_rows(placed, schema, key))
+            changes.append(_as_change(placed, _rows(placed, schema, key)))
     return LogChanges(changes, tuple(dict.fromkeys(placed.instant for placed in blocks)))
+
+
+def hand_over_changes(
+    storage: Storage,
+    logs: Sequence[LogFile],
+    *,
+    schema: pa.Schema,
+    rule: MergeRule,
+    key: KeySpec,
+    visibility: BlockVisibility,
+    take: Callable[[int, Change], None],
+) -> list[int]:
+    """The changes of `load_changes` for logs that do not fit into memory: one log, and of that a row group, at a time.
+
+    `take` gets each with the number of its block. What is returned are the numbers of the blocks that count, in the
+    order in which they take effect, which is known only once all logs were seen.
+    """
+
+    def each_log() -> Iterator[tuple[LogFile, list[LogBlock]]]:
+        number = 0
+        for log in logs:
+            outlines: list[LogBlock] = []
+            for block in _load_log(storage, log, visibility):
+                placed = _PlacedBlock(log.path, block, number)
+                if block.type is not BlockType.COMMAND and visibility.shows(placed.instant):
+                    for change in _parts(placed, schema, rule, key):
+                        take(number, change)
+                outlines.append(replace(block, content=b""))
+                number += 1
+            yield log, outlines
+
+    return [placed.number for placed in _effective(each_log(), visibility)]
 
 
 def load_log_keys(
@@ -166,14 +201,22 @@ def load_log_keys(
 def _effective_blocks(
     storage: Storage, logs: Sequence[LogFile], visibility: BlockVisibility, runtime: Runtime
 ) -> list[_PlacedBlock]:
-    def load(log: LogFile) -> list[LogBlock]:
-        least = log.size if visibility.knows_sizes else 0
-        return load_blocks(storage, log, least_bytes=least, visibility=visibility)
+    loaded = runtime.threads.map(lambda log: _load_log(storage, log, visibility), logs)
+    return _effective(zip(logs, loaded, strict=True), visibility)
 
+
+def _load_log(storage: Storage, log: LogFile, visibility: BlockVisibility) -> list[LogBlock]:
+    least = log.size if visibility.knows_sizes else 0
+    return load_blocks(storage, log, least_bytes=least, visibility=visibility)
+
+
+def _effective(found: Iterable[tuple[LogFile, list[LogBlock]]], visibility: BlockVisibility) -> list[_PlacedBlock]:
+    """Those blocks that count, in the order in which they take effect."""
     blocks: list[_PlacedBlock] = []
-    for log, found in zip(logs, runtime.threads.map(load, logs), strict=True):
-        for block in found:
-            placed = _PlacedBlock(log.path, block)
+    numbers = itertools.count()
+    for log, of_log in found:
+        for block in of_log:
+            placed = _PlacedBlock(log.path, block, next(numbers))
             if block.type is BlockType.COMMAND:
                 # Whenever it was rolled back, the target never counted: the command takes effect at any moment.
                 target = _header(block, HeaderKey.TARGET_INSTANT_TIME, file=log.path)
@@ -252,12 +295,30 @@ def _rows(placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
     decode = _DECODERS.get(placed.block.type)
     if decode is None:
         raise UnsupportedFeatureError(f"{placed.file}: data blocks of type {placed.block.type.name} are not supported")
-    table = decode(placed.block, file=placed.file, columns={*schema.names, *key.fields})
+    return _conformed(decode(placed.block, file=placed.file, columns={*schema.names, *key.fields}), placed, schema, key)
+
+
+def _conformed(table: pa.Table, placed: _PlacedBlock, schema: pa.Schema, key: KeySpec) -> pa.Table:
     if KEY_COLUMN not in table.column_names:
         table = table.append_column(KEY_COLUMN, record_keys(table, key))
     if _is_partial(placed):
         schema = pa.schema([field for field in schema if field.name in table.column_names])
     return conform(show_times(table, schema), schema)
+
+
+def _parts(placed: _PlacedBlock, schema: pa.Schema, rule: MergeRule, key: KeySpec) -> Iterator[Change]:
+    """The changes of one block, a row group at a time where it has any."""
+    if placed.block.type is BlockType.DELETE:
+        yield _deletes(placed, schema, rule)
+    elif placed.block.type is BlockType.PARQUET_DATA:
+        for rows in each_row_group(placed.block, file=placed.file, columns={*schema.names, *key.fields}):
+            yield _as_change(placed, _conformed(rows, placed, schema, key))
+    else:
+        yield _as_change(placed, _rows(placed, schema, key))
+
+
+def _as_change(placed: _PlacedBlock, rows: pa.Table) -> Change:
+    return PartialRows(rows) if _is_partial(placed) else rows
 
 
 def _is_partial(placed: _PlacedBlock) -> bool:

@@ -1,13 +1,14 @@
 """The rows of one file slice: the base file, row group by row group, with the changes of its logs laid over.
 
 This is the kernel of snapshot reads, of incremental reads and of compaction. Memory is bounded by one row
-group and the slice's changes.
+group and the slice's changes; where these are too many, by what `spilled_changes` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,8 @@ import pyarrow.parquet as pq
 from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.data_files import decode_base_name
 from tablekeeper.model import BaseFile, FileSlice
-from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, load_changes
+from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, hand_over_changes, load_changes
+from tablekeeper.read.spilled_changes import ParkedChanges, SpilledWinners
 from tablekeeper.read.statistics import row_group_ranges
 from tablekeeper.read.vanished import vanished_file
 from tablekeeper.record.columns import show_times
@@ -34,6 +36,12 @@ _COMMIT_TIME = "_hoodie_commit_time"
 _MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
 
 _FILE_NAME = "_hoodie_file_name"
+_Merged: TypeAlias = "Winners | PartialWinners | SpilledWinners"
+
+# In memory, rows take a multiple of what they take packed, and the tables for merging them as much again.
+_LANES_A_LIMIT = 4
+_MOST_LANES = 1024
+_LOG_BYTES = 128 << 20
 _DAMAGE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, OSError, UnicodeDecodeError)
 """What Arrow raises for bytes that are no Parquet."""
 
@@ -45,7 +53,8 @@ class SliceTask:
     `schema` is the table's, with meta columns where it has them. `commit_times` keeps only rows changed by
     these instants (incremental reads). `constants` are columns that are in the path and not in the files.
     `verifies_pages` compares the pages of the base file with their checksums, for those who write the rows again;
-    that takes more than a twentieth of a scan, so that plain reads do without.
+    that takes more than a twentieth of a scan, so that plain reads do without. Logs of more than `log_bytes` together,
+    if not said otherwise 128 MB, are merged with the help of the local disk.
     """
 
     store: StorageHandle
@@ -60,6 +69,7 @@ class SliceTask:
     commit_times: frozenset[str] | None = None
     constants: Mapping[str, str | None] | None = None
     verifies_pages: bool = False
+    log_bytes: int | None = None
 
 
 def read_slice(task: SliceTask) -> Iterator[pa.RecordBatch]:
@@ -79,8 +89,9 @@ class SliceMerge:
         self.updated = 0
         self.removed = 0
         self._task = task
+        self._log_bytes = _LOG_BYTES if task.log_bytes is None else task.log_bytes
         self._needed = _needed_schema(task)
-        self._winners: Winners | PartialWinners | None = None
+        self._winners: _Merged | None = None
         self._file: pq.ParquetFile | None = None
         if task.file_slice.logs:
             self._file, self._winners = task.runtime.threads.together(self._opened, self._merged_changes)
@@ -98,23 +109,29 @@ class SliceMerge:
         """The footer of the base file, if there is one."""
         return self._file.metadata if self._file is not None else None
 
-    @property
-    def changed_rows(self) -> pa.Table:
+    def changed_rows(self) -> Iterator[pa.Table]:
         """The rows that the logs bring; some may lose to a row of the base file."""
-        return self._winners.rows if self._winners is not None else self._needed.empty_table()
+        if isinstance(self._winners, SpilledWinners):
+            yield from self._winners.each_changed_rows()
+        elif self._winners is not None:
+            yield self._winners.rows
 
     def rows(self) -> Iterator[pa.Table]:
         """Row group by row group, the added rows last. The columns are at least those of the output."""
         try:
-            for rows in self._base_rows(self._task):
+            for rows in self._base_pieces():
                 yield rows if self._winners is None else self._winners.apply(rows)
             if self._winners is not None:
-                fresh = self._winners.unmatched()
-                self._count(self._winners, fresh)
-                yield fresh
+                for fresh in _unmatched(self._winners):
+                    self.added += fresh.num_rows
+                    yield fresh
+                self.updated += self._winners.updated
+                self.removed += self._winners.removed
         finally:
             if self._file is not None:
                 self._file.close()
+            if isinstance(self._winners, SpilledWinners):
+                self._winners.close()
 
     def _opened(self) -> pq.ParquetFile | None:
         base = self._task.file_slice.base
@@ -122,8 +139,10 @@ class SliceMerge:
             return None
         return open_base_file(self._task.store, base, verifies_pages=self._task.verifies_pages)
 
-    def _merged_changes(self) -> Winners | PartialWinners:
+    def _merged_changes(self) -> _Merged:
         task = self._task
+        if sum(log.size for log in task.file_slice.logs) > self._log_bytes:
+            return self._spilled_changes()
         loaded = load_changes(
             task.store.storage,
             task.file_slice.logs,
@@ -137,6 +156,41 @@ class SliceMerge:
         merge = PartialWinners if loaded.has_partial_rows else collapse
         return merge(changes, task.rule, schema=self._needed)
 
+    def _spilled_changes(self) -> SpilledWinners:
+        task = self._task
+        stored = sum(log.size for log in task.file_slice.logs)
+        parked = ParkedChanges(min(_MOST_LANES, -(-stored * _LANES_A_LIMIT // self._log_bytes)))
+        try:
+            order = hand_over_changes(
+                task.store.storage,
+                task.file_slice.logs,
+                schema=self._needed,
+                rule=task.rule,
+                key=task.key,
+                visibility=task.visibility,
+                take=parked.park,
+            )
+            parked.drop_all_but(order)
+        except BaseException:
+            parked.close()
+            raise
+        return SpilledWinners(parked, task.rule, self._needed)
+
+    def _base_pieces(self) -> Iterator[pa.Table]:
+        """Row groups; where each piece goes through all spilled changes, as many together as memory holds."""
+        groups = self._base_rows(self._task)
+        if not isinstance(self._winners, SpilledWinners):
+            yield from groups
+            return
+        waiting: list[pa.Table] = []
+        for rows in groups:
+            waiting.append(rows)
+            if sum(each.nbytes for each in waiting) >= self._log_bytes:
+                yield pa.concat_tables(waiting)
+                waiting = []
+        if waiting:
+            yield pa.concat_tables(waiting)
+
     def _base_rows(self, task: SliceTask) -> Iterator[pa.Table]:
         file, base, needed = self._file, task.file_slice.base, self._needed
         if file is None or base is None:
@@ -149,10 +203,13 @@ class SliceMerge:
             rows = read_row_group(file, group, columns=columns, file=base.path)
             yield conform(show_times(_with_extra_columns(task, rows, needed), needed), needed)
 
-    def _count(self, winners: Winners | PartialWinners, fresh: pa.Table) -> None:
-        self.added += fresh.num_rows
-        self.updated += winners.updated
-        self.removed += winners.removed
+
+def _unmatched(winners: _Merged) -> Iterator[pa.Table]:
+    """Rows that are new to the base file."""
+    if isinstance(winners, SpilledWinners):
+        yield from winners.each_unmatched()
+    else:
+        yield winners.unmatched()
 
 
 def open_base_file(
@@ -223,14 +280,14 @@ def _needed_schema(task: SliceTask) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _is_skipped(
-    task: SliceTask, file: pq.ParquetFile, group: int, needed: pa.Schema, winners: Winners | PartialWinners | None
-) -> bool:
+def _is_skipped(task: SliceTask, file: pq.ParquetFile, group: int, needed: pa.Schema, winners: _Merged | None) -> bool:
     """Whether no row of the group matches, neither as it is nor as the logs change it."""
     if task.predicate is None or task.predicate.may_match(row_group_ranges(file.metadata, group, needed)):
         return False
     if winners is None:
         return True
+    if isinstance(winners, SpilledWinners):
+        return False
     if KEY_COLUMN not in file.schema_arrow.names or task.file_slice.base is None:
         return False
     # A changed row may match, and a change has to meet the row that it changes: it may be stale.

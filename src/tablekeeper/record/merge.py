@@ -135,7 +135,7 @@ class Winners:
         self._forced = forced
         self._by_commit_time = by_commit_time
         self._ordering = ordering
-        self._seen: _Mask = np.zeros(len(keys), dtype=bool)
+        self.seen: _Mask = np.zeros(len(keys), dtype=bool)
         self.updated = 0
         self.removed = 0
 
@@ -157,7 +157,7 @@ class Winners:
         positions, change = positions_in(base_keys, self._keys)
         if len(positions) == 0:
             return base
-        self._seen[change] = True
+        self.seen[change] = True
         wins = self._wins(base, positions, change)
         positions, change = positions[wins], change[wins]
         deleted = self._deleted[change]
@@ -171,7 +171,7 @@ class Winners:
 
     def unmatched(self) -> pa.Table:
         """Rows of keys that no base row had: to be added. Call it after all base rows went through `apply`."""
-        fresh = self._row_of[~self._seen & ~self._deleted]
+        fresh = self._row_of[~self.seen & ~self._deleted]
         if len(fresh) == self._rows.num_rows and np.array_equal(fresh, np.arange(len(fresh))):
             return self._rows
         return self._rows.take(pa.array(fresh))

@@ -52,7 +52,7 @@ class PartialWinners:
         for change in changes:
             for part in _once_each(change):
                 self._add(part)
-        self._seen: _Mask = np.zeros(len(self), dtype=bool)
+        self.seen: _Mask = np.zeros(len(self), dtype=bool)
 
     def __len__(self) -> int:
         return len(self._all.keys)
@@ -69,7 +69,7 @@ class PartialWinners:
     def apply(self, base: pa.Table) -> pa.Table:
         """`base` with what is known of its changed rows laid over them, and its deleted rows left out."""
         positions, change = positions_in(base.column(KEY_COLUMN), self._all.keys)
-        self._seen[change] = True
+        self.seen[change] = True
         wins = self._wins_over(base, positions, change)
         positions, change = positions[wins], change[wins]
         deleted = self._all.deleted[change]
@@ -85,7 +85,7 @@ class PartialWinners:
 
     def unmatched(self) -> pa.Table:
         """Rows of keys that no base row had: to be added. Call it after all base rows went through `apply`."""
-        return self._all.rows.filter(pa.array(~self._seen & ~self._all.deleted))
+        return self._all.rows.filter(pa.array(~self.seen & ~self._all.deleted))
 
     def _wins_over(self, base: pa.Table, positions: _Positions, change: _Positions) -> _Mask:
         ordering = self._all.ordering

@@ -22,11 +22,12 @@ import numpy as np
 
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.engine.protocol import Engine, balanced_shares
+from tablekeeper.format.hashing import HASH_SPACE
 from tablekeeper.model import FileGroupId, FileSlice
 from tablekeeper.runtime import Ids
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.routing import BinRows, NumberedBatch, RestageTask, Routes, restage_rows
-from tablekeeper.write.staging import HASH_SPACE, StagedBatch
+from tablekeeper.write.staging import StagedBatch
 from tablekeeper.write.tagging import LookedUp, Tagged, Tags
 
 __all__ = [

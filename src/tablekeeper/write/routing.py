@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tablekeeper.format.hashing import spread_hashes
+from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.grouping import stable_order
-from tablekeeper.write.staging import StagedBatch, each_staged, key_hashes, staging_file, staging_format
+from tablekeeper.write.staging import StagedBatch, each_staged, staging_file, staging_format
 from tablekeeper.write.tagging import TagPage, Tags, load_tags
 
 __all__ = ["BinRows", "NumberedBatch", "RestageTask", "RestagedBatch", "Routes", "load_rows_by_work", "restage_rows"]
@@ -165,7 +167,7 @@ def _routed(
     fresh = np.flatnonzero(is_fresh)
     targets = np.full(len(fresh), routes.fresh[0], np.int64)
     if len(routes.fresh) > 1:
-        hashes = key_hashes(_taken(batch.select([KEY_COLUMN]), fresh).column(0))
+        hashes = spread_hashes(combined(_taken(batch.select([KEY_COLUMN]), fresh).column(0)))
         targets = np.array(routes.fresh, np.int64)[np.searchsorted(np.array(routes.ends), hashes, side="right")]
     return np.concatenate([rows, fresh]), np.concatenate([works, targets])
 

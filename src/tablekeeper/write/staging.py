@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tablekeeper.config.keys import MAX_PARTITIONS
 from tablekeeper.config.write_settings import IndexKind
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.hashing import bucket_of_values, java_string_hash
+from tablekeeper.format.hashing import HASH_SPACE, bucket_of_values, spread_hashes
 from tablekeeper.model import FileGroupId, join_path
 from tablekeeper.record.columns import columns_holding, combined
 from tablekeeper.record.evolution import conform
@@ -33,12 +33,10 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.grouping import PartitionNumbers, group_rows
 
 __all__ = [
-    "HASH_SPACE",
     "NO_BUCKET",
     "StagedBatch",
     "each_staged",
     "identities",
-    "key_hashes",
     "keyed_rows",
     "load_staged",
     "ordered_by_key",
@@ -106,9 +104,6 @@ def stamp_log_rows(context: WriteContext, rows: pa.Table, *, group: FileGroupId,
 
 
 NO_BUCKET = -1
-HASH_SPACE = 1 << 16
-"""Hashes of keys are numbers below this; a staged batch covers a range of them."""
-
 _ROWS_A_LANE = 500_000
 
 
@@ -193,14 +188,6 @@ def staging_format(context: WriteContext) -> pa.ipc.IpcWriteOptions:
     return pa.ipc.IpcWriteOptions(compression=None if is_local else "lz4")
 
 
-def key_hashes(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """A number below `HASH_SPACE` for each key, evenly spread."""
-    flat = combined(keys)
-    # Java's string hash leaves the high bits of short keys empty; multiplying spreads them.
-    mixed = java_string_hash(flat).view(np.uint32) * np.uint32(2654435761)
-    return (mixed >> np.uint32(16)).astype(np.int64)
-
-
 class _Stager:
     """Gathers rows up to the task's memory budget, then writes them out group by group."""
 
@@ -268,7 +255,7 @@ class _Stager:
         groups = np.concatenate(self._groups)
         lanes = self._lanes(groups)
         if lanes > 1:
-            lane = key_hashes(rows.column(KEY_COLUMN)) * lanes // HASH_SPACE
+            lane = spread_hashes(combined(rows.column(KEY_COLUMN))) * lanes // HASH_SPACE
             groups = groups * lanes + lane
         for number, part in group_rows(rows, groups):
             self._write(number // lanes, number % lanes, lanes, part.combine_chunks())

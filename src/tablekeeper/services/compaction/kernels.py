@@ -4,7 +4,8 @@ The rows are those that a snapshot read of the slice gives, by the same code. Ea
 number and key; only the partition and the file name are written anew. The file has the table's latest schema. A slice
 whose rows were all deleted becomes a file without rows, as in Java: without it the slice would still be read.
 
-The file is written one row group at a time, so that memory is bounded by a row group and the slice's changes.
+The file is written one row group at a time, so that memory is bounded by a row group and the slice's changes; changes
+that take more than the task's share of memory are merged on disk.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ __all__ = ["CompactionTask", "compact_slice"]
 
 # The writer fills these with the new file's own values.
 _REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
+
+# Of the bytes that a task may hold, what logs take as they are stored, packed.
+_LOG_SHARE = 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def compact_slice(task: CompactionTask) -> WrittenFile:
         replaces=base.name if base is not None else None,
         expected_rows=merge.most_rows,
         keeps_commit_times=True,
-        is_free_of_nan=is_known_free_of_nan(merge.base_metadata) and not holds_nan(merge.changed_rows),
+        is_free_of_nan=is_known_free_of_nan(merge.base_metadata) and not any(map(holds_nan, merge.changed_rows())),
     ) as writer:
         for rows in merge.rows():
             task.context.check()
@@ -71,4 +75,5 @@ def _read_task(task: CompactionTask) -> SliceTask:
         visibility=context.blocks,
         verifies_pages=True,
         runtime=context.runtime,
+        log_bytes=max(1, context.within_memory().settings.task_memory_bytes // _LOG_SHARE),
     )
