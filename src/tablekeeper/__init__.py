@@ -1,4 +1,4 @@
-"""Apache Hudi tables from Python: written, read and kept healthy, on Spark or without it.
+"""Apache Hudi tables from Python: write, read and maintain them, with or without Spark.
 
 The names below are loaded when they are first used: workers and command lines that need few of them start faster.
 """
@@ -79,7 +79,7 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:
-    # Type checkers would take any name for one of the package.
+    # Type checkers would accept any name of the package.
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

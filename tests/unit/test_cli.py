@@ -322,12 +322,12 @@ def test_control_characters_of_cells_names_and_errors_are_shown_and_not_obeyed(p
     assert lines("read", path) == [{"id": HOSTILE, "city": "sf"}]
 
 
-def test_commands_that_only_look_by_the_documentation_change_nothing(path: str, first: WriteResult) -> None:
+def test_commands_that_only_read_by_the_documentation_change_nothing(path: str, first: WriteResult) -> None:
     update(path)
     storage = MemoryStorage(path)
     before = {file.path: storage.read(file.path) for file in storage.walk("")}
     page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    looks = re.findall(r"`([a-z-]+)`", page.partition("only look:")[2].partition("without")[0])
+    looks = re.findall(r"`([a-z-]+)`", page.partition("only read:")[2].partition("without")[0])
     assert {"show", "timeline", "files", "read", "plans", "explain", "locks", "heartbeats", "doctor"} == set(looks)
     calls = [[name, path, *(["clustering"] if name == "explain" else [])] for name in looks]
     calls += [[name, path, "--dry-run"] for name in ("clean", "archive")]

@@ -1,4 +1,4 @@
-"""What a completed action says it did: write statistics and commit metadata."""
+"""The metadata of completed actions: write statistics and commit metadata."""
 
 from __future__ import annotations
 

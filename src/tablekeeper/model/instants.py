@@ -4,9 +4,10 @@
 different types on purpose: which of the two is compared decides whether conflict detection
 and incremental planning are right, so comparing one with the other is a `TypeError`.
 
-Hudi has three vocabularies for what can be done to a table. An `Action` stands in the name of a timeline file, an
-`Operation` in the metadata of a completed commit, and a `ServiceKind` is what people call a service whose plans rewrite
-file slices. Only this module says how they hang together."""
+Hudi has three vocabularies for changes of a table. An `Action` is in the name of a timeline file, an `Operation` in the
+metadata of a completed commit, and a `ServiceKind` is the name of a service whose plans rewrite file slices. Only this
+module defines how they are related.
+"""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ _OWNER_KEY = "tablekeeper.scheduled.by"
 class PlanFlags:
     """How a plan may end, kept in its extra metadata, where Java ignores and keeps it.
 
-    `mutable`: a failed attempt takes the plan with it. `cancellable`: the plan yields to ingestion, and may be called
-    off. `cancel_after_s`: it is cancelled by itself once it is that old and not held.
+    `mutable`: a failed attempt removes the plan. `cancellable`: the plan yields to ingestion, and may be cancelled.
+    `cancel_after_s`: it is cancelled automatically once it is that old and not held.
     """
 
     mutable: bool = False
@@ -89,7 +89,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan as it stands on the timeline, ours or Java's."""
+    """A plan on the timeline, ours or Java's."""
 
     work: tuple[Work, ...]
     flags: PlanFlags = PlanFlags()
@@ -109,7 +109,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanOutline:
-    """What a plan says beside its slices. `missing` partitions were left out; None if its maker did not record any.
+    """A plan without its slices. `missing` partitions were left out; None if its maker did not record them.
 
     `file_groups` are known only where they were asked for: a plan may have tens of thousands.
     """

@@ -1,13 +1,13 @@
-"""Whether the files of the newest slices are there and whole, as far as commits say what they wrote.
+"""Checks whether the files of the newest slices exist and are complete, according to the commits that wrote them.
 
-Files that commits name are laid over those that were listed, and slices are formed of both. Only the newest slice of a
-file group is compared: a clean leaves that one alone, so that a file which is missing from it was lost, and not
-cleaned away. A log names the base file that it was written on, which the commit of that file may be too old to tell.
+Slices are formed from the listed files together with the files that commits name. Only the newest slice of a file group
+is compared: cleans keep it, so a file that is missing from it was lost and not cleaned. A log also names its base file,
+whose commit may be archived.
 
-A timeline that is empty beside data files was lost, or hoodie.properties names the wrong directory. A write is on the
-timeline before its first file is there, so that files beside an empty timeline were committed. A reader would see no
-rows, and a writer would begin a new history beside them: both are refused. Only an empty timeline is looked at, and the
-search ends with the first data file, so that it costs nothing but at the beginning of a table.
+If the timeline is empty although there are data files, it was lost, or hoodie.properties names the wrong directory: a
+write is on the timeline before its first file exists, so these files were committed. A reader would see no rows, and a
+writer would begin a new history: both are refused. Only an empty timeline is checked, and the search ends with the
+first data file, so it costs something only at the beginning of a table.
 """
 
 from __future__ import annotations

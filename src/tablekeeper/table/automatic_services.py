@@ -1,4 +1,4 @@
-"""Services that run by themselves: after a write, or in the background beside writes.
+"""Services that run automatically: after a write, or in the background.
 
 Both ask the same triggers whether a service is due, and both execute plans that others left waiting. What fails here
 is kept and logged, and never harms the write that it follows.
@@ -118,7 +118,7 @@ def inline_services(options: Options) -> tuple[InlineService, ...]:
 def run_inline(
     result: WriteResult, services: Sequence[InlineService], run_due: Callable[[InlineService], list[Any]]
 ) -> WriteResult:
-    """Run services after a write. The write has landed: a service that fails is a note in its result, no error."""
+    """Run services after a write, which has succeeded: a service that fails is a note in its result, not an error."""
     done: list[Any] = []
     notes: list[str] = []
     for service in services:
@@ -181,7 +181,7 @@ class ServiceLoop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for a running round, and raise what ended the loop if that was none of our errors."""
+        """Wait for a running round, and raise the error that ended the loop if it is not one of ours."""
         if self._periodic is not None:
             self._periodic.stop()
             if self._periodic.failure is not None and kind is None:
@@ -207,7 +207,7 @@ class Hosting:
             ServiceClient(self._settings.addresses, token=self._token)
 
     def hand_over(self, services: Iterable[str]) -> Handover:
-        """Tell the service of these and of their plans that wait. Does not raise."""
+        """Notify the service of these and of their pending plans. Does not raise."""
         try:
             config = load_table_config(self._storage)
             pending = summarize_timeline(load_instant_files(self._storage, config), config).pending

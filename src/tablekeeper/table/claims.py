@@ -1,4 +1,4 @@
-"""What a caller's settings say about the table, compared with what it is.
+"""Compares what a caller's settings say about the table with the table itself.
 
 Settings of a Java job name the key, the partitions, the ordering and more. For a new table they stand in where the
 arguments of `Table.create` are silent. For a table that is there they change nothing, so that one which contradicts
@@ -42,7 +42,7 @@ def understood(given: Options, config: TableConfig) -> Options:
 
 
 def refuse_contradictions(claims: Mapping[str, str], config: TableConfig) -> None:
-    """Raise `InvalidRequestError` for the first setting that says something else than the table."""
+    """Raise `InvalidRequestError` for the first setting that contradicts the table."""
     for name, text in claims.items():
         claim = CLAIMS[RENAMED.get(name, name)]
         said, true = _normal(claim, name, text), _true(claim, config)
@@ -57,7 +57,7 @@ def refuse_contradictions(claims: Mapping[str, str], config: TableConfig) -> Non
 
 
 def claimed_text(claims: Mapping[str, str], claim: Claim) -> str | None:
-    """What the settings say about one thing, in the words of this library; None if they are silent."""
+    """What the settings say about one property, in our own terms; None if they do not mention it."""
     for name, text in claims.items():
         if CLAIMS[RENAMED.get(name, name)] is claim:
             return text if claim in _LISTS else _normal(claim, name, text)

@@ -1,4 +1,4 @@
-"""What `Table.create` is asked for, checked: columns that can play their roles, and a table that is there already."""
+"""Checks the arguments of `Table.create`: columns that fit their roles, and an existing table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan_table(
     table_type: str | None,
     options: Mapping[str, object] | None,
 ) -> NewTable:
-    """What is to be made. Arguments that are None are taken from Java's settings among the options."""
+    """The table to create. Arguments that are None are taken from Java's settings among the options."""
     given = claimed_options(options)
     claims = given.claims
     roles = {
@@ -93,7 +93,7 @@ def column_names(role: str, value: str | Sequence[str] | None) -> list[str]:
 
 
 def refuse_other_table(there: TableConfig, *, wanted: TableConfig, path: str) -> None:
-    """Raise `InvalidRequestError` if the table that is there is not what was asked for."""
+    """Raise `InvalidRequestError` if the existing table differs from the requested one."""
     pairs = {
         "key": (there.key_fields, wanted.key_fields),
         "partition_by": (there.partition_columns, wanted.partition_columns),

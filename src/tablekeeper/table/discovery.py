@@ -1,4 +1,4 @@
-"""Finds the tables below a folder of any store, by listing folders and nothing else, within a bound.
+"""Finds the tables below a folder of any store by listing folders, up to a limit.
 
 A folder with a `.hoodie/hoodie.properties` is a table; nothing is looked for inside of it. Folders are listed level by
 level, so that tables near the top are found before a deep tree of other files uses up the bound.
@@ -16,7 +16,7 @@ from tablekeeper.timeline.properties_file import has_table
 __all__ = ["MOST_FOLDERS", "find_tables"]
 
 MOST_FOLDERS = 100_000
-"""How many folders are listed unless told otherwise."""
+"""How many folders are listed by default."""
 
 _HOODIE = ".hoodie"
 _WIDTH = 16

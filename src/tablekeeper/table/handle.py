@@ -1,4 +1,4 @@
-"""`TableHandle`: what every operation on an open table needs, how it begins, and the indexes that writes ask."""
+"""`TableHandle`: what every operation on an open table needs, and the record index."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RECORD = "record"
 
 
 class TableHandle:
-    """An open table: where it lies, the engine that works on it, the options of this caller, and its record index."""
+    """An open table: its storage, the engine, the options of this caller, and its record index."""
 
     def __init__(self, storage: Storage, engine: Engine, options: Options, *, runtime: Runtime) -> None:
         self._storage = storage
@@ -52,19 +52,19 @@ class TableHandle:
 
     @property
     def path(self) -> str:
-        """Where the table lies, as a canonical URI."""
+        """The path of the table, as a canonical URI."""
         return self._storage.spec.uri
 
     @property
     def config(self) -> TableConfig:
-        """What the table's properties file says now."""
+        """The present contents of the table's properties file."""
         return load_table_config(self._storage)
 
     def create_index(self, kind: str = _RECORD, *, options: Mapping[str, object] | None = None) -> IndexResult:
-        """Build the record index (`"record"`), and a metadata table where there is none; writes then find keys by it.
+        """Build the record index (`"record"`), and a metadata table if there is none; writes then look up keys in it.
 
-        Its keys are those of the whole table: one that is there twice, in two partitions for instance, stops it. Every
-        write keeps it in step from then on, Java's writers too.
+        The index is global: a duplicate key, for instance in two partitions, is an error. From then on every write
+        updates it, also writes by Java.
         """
         _refuse_other(kind)
         given = self._merged(options)
@@ -103,7 +103,7 @@ class TableHandle:
         )
 
     def _look(self) -> FirstLook:
-        """What an operation of this table begins with."""
+        """The beginning of every operation: properties and timeline."""
         return load_first_look(self._storage, runtime=self._runtime)
 
     def _load_environment(self, config: TableConfig | None = None) -> TableEnvironment:
@@ -119,7 +119,7 @@ class TableHandle:
 
     @cached_property
     def _hosting(self) -> Hosting:
-        """What the options leave to the Table Management Service; wrong settings of it are refused here."""
+        """What the options leave to the Table Management Service; wrong settings are refused here."""
         return Hosting(self._storage, self._options, self._runtime)
 
     @cached_property
@@ -155,7 +155,7 @@ class TableHandle:
 
 
 def refuse_speculation(options: Options, *, speculates: bool) -> None:
-    """As Java does: a copy of a slow task may write its files late, which not every store can prevent."""
+    """As in Java: a copy of a slow task may write its files late, which not every store can prevent."""
     if speculates and options.flag(BLOCKS_SPECULATION):
         raise InvalidRequestError(
             "spark.speculation is on, and a table is not changed under it unless you ask for it. Start the session "
@@ -164,7 +164,7 @@ def refuse_speculation(options: Options, *, speculates: bool) -> None:
 
 
 def parse_instant(value: object) -> RequestedTime:
-    """An instant as callers have it: its time as text, or anything that carries it as `instant` or `requested_at`."""
+    """An instant from a caller: its time as text, or any object that has it as `instant` or `requested_at`."""
     for name in ("instant", "requested_at"):
         value = getattr(value, name, value)
     if isinstance(value, RequestedTime):

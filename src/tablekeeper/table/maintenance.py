@@ -51,11 +51,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Maintenance(TableHandle):
-    """Table services: plan, execute, explain and cancel; clean and archive; alone, after writes, or beside them.
+    """Table services: plan, execute, explain, cancel, clean and archive; on request, after writes or in the background.
 
-    A plan is put on the timeline by `schedule_…` and executed by `execute`, here or in any other process, Java's
-    too; `compact`, `log_compact` and `cluster` do both. A `cancellable` plan yields to ingestion and may be cancelled;
-    rolling a failed attempt of a `mutable` one back removes it. Other plans stay until they are executed.
+    `schedule_…` puts a plan on the timeline, and `execute` executes it, in this or any other process, also in Java;
+    `compact`, `log_compact` and `cluster` do both. A `cancellable` plan yields to ingestion and may be cancelled; a
+    `mutable` one is removed when a failed attempt is rolled back. Other plans stay until they are executed.
     """
 
     def schedule_compaction(
@@ -69,7 +69,7 @@ class Maintenance(TableHandle):
     ) -> ScheduledPlan | None:
         """Plan to merge logs into base files; None if there is nothing to do.
 
-        `partitions` is a condition on partition columns (`"city = 'sf'"`), `options` go over those of the table.
+        `partitions` is a condition on partition columns (`"city = 'sf'"`); `options` override those of the table.
         """
         flags = _flags(cancellable, mutable, cancel_after)
         return self._schedule(ServiceKind.COMPACTION, flags, partitions, options)
@@ -116,9 +116,9 @@ class Maintenance(TableHandle):
     def execute(self, plan: object, *, options: Mapping[str, object] | None = None) -> ServiceResult | None:
         """Execute a plan, ours or Java's. `plan` is its instant, or what `schedule_…` returned.
 
-        For None, which `schedule_…` returns when there is nothing to do, nothing is done and None returned.
-        `PlanHeldError` if another process is executing it. A cancellable plan that has to yield to a writer raises
-        `ConflictError`, and is off the timeline then. `options` go over those of the table.
+        For None, which `schedule_…` returns if there is nothing to do, it does nothing and returns None.
+        `PlanHeldError` if another process is executing the plan. A cancellable plan that has to yield to a writer
+        raises `ConflictError` and is removed. `options` override those of the table.
         """
         if plan is None:
             return None
@@ -145,7 +145,7 @@ class Maintenance(TableHandle):
         mutable: bool = False,
         options: Mapping[str, object] | None = None,
     ) -> ServiceResult | None:
-        """Merge logs into base files. Compactions that wait on the timeline are executed first."""
+        """Merge logs into base files. Pending compactions are executed first."""
         flags = _flags(cancellable, mutable, None)
         return self._run(ServiceKind.COMPACTION, flags, partitions, options)
 
@@ -157,7 +157,7 @@ class Maintenance(TableHandle):
         mutable: bool = False,
         options: Mapping[str, object] | None = None,
     ) -> ServiceResult | None:
-        """Merge many small logs into one. Log compactions that wait on the timeline are executed first."""
+        """Merge many small logs into one. Pending log compactions are executed first."""
         flags = _flags(cancellable, mutable, None)
         return self._run(ServiceKind.LOG_COMPACTION, flags, partitions, options)
 
@@ -172,7 +172,7 @@ class Maintenance(TableHandle):
         mutable: bool = False,
         options: Mapping[str, object] | None = None,
     ) -> ServiceResult | None:
-        """Rewrite small files into larger ones, ordered. Clusterings that wait are executed first."""
+        """Rewrite small files into larger ones, ordered. Pending clusterings are executed first."""
         request = _clustering(order_by, strategy, target_file_size)
         flags = _flags(cancellable, mutable, None)
         return self._run(ServiceKind.CLUSTERING, flags, partitions, options, request)
@@ -185,10 +185,10 @@ class Maintenance(TableHandle):
         keep_file_versions: int | None = None,
         options: Mapping[str, object] | None = None,
     ) -> CleanResult | None:
-        """Delete files that no reader inside the kept window needs; None if there are none.
+        """Delete files that no reader within the retention window needs; None if there are none.
 
-        Writes and plans that died are cleaned up first. Without arguments the options decide: the last 10 commits.
-        The metadata table is compacted, and its old files deleted, where that is due.
+        Dead writes and plans are cleaned up first. Without arguments the options decide; the default is 10 commits. If
+        it is due, the metadata table is compacted and its old files are deleted.
         """
         environment = self._load_environment()
         settings = self._clean_settings(keep_commits, keep_hours, keep_file_versions, options)
@@ -202,7 +202,7 @@ class Maintenance(TableHandle):
     def archive(self, *, options: Mapping[str, object] | None = None) -> ArchiveResult:
         """Move old instants from the active timeline into the archived one.
 
-        The metadata table is compacted before, where that is due: what it has not compacted cannot be archived.
+        If it is due, the metadata table is compacted first: what it has not compacted cannot be archived.
         """
         settings = ArchiveSettings.from_options(self._merged(options).given)
         environment = self._load_environment()
@@ -213,8 +213,8 @@ class Maintenance(TableHandle):
     def cancel(self, plan: object, *, reason: str = "asked for", wait: str | float = "10s") -> CancelResult:
         """Cancel a plan. The request is durable: a running executor notices it within seconds.
 
-        Waits up to `wait` for that. An executor that has committed wins, and the result says so. A plan that is neither
-        cancellable nor mutable can be cancelled only if it cannot succeed, because files that it rewrites are damaged.
+        Waits up to `wait` for that. If the executor has already committed, the result says so. A plan that is neither
+        cancellable nor mutable can be cancelled only if it cannot succeed because its files are damaged.
         """
         checked_text("reason", reason)
         return cancel_plan(
@@ -229,7 +229,7 @@ class Maintenance(TableHandle):
         return load_plan_listing(self._load_environment())
 
     def timeline_summary(self) -> TimelineSummary:
-        """What waits and what is due, from the names on the timeline alone: cheap on a table of any size."""
+        """What is pending and what is due, from the names on the timeline alone: cheap for tables of any size."""
         config = self.config
         return summarize_timeline(load_instant_files(self._storage, config), config)
 
@@ -278,7 +278,7 @@ class Maintenance(TableHandle):
     def explain_archive(self, *, options: Mapping[str, object] | None = None) -> ArchiveResult:
         """What an archive would move now, and what holds it back. Changes nothing.
 
-        If the metadata table would be compacted first, more may go than is said here; a note tells so.
+        If the metadata table would be compacted first, more instants may be moved than reported; a note says so.
         """
         given = self._merged(options).given
         environment = self._load_environment()
@@ -291,7 +291,7 @@ class Maintenance(TableHandle):
     def services(self, names: Sequence[str], *, every: str | float = "30s") -> ServiceLoop:
         """Run services in the background while the `with` block runs, whenever their triggers say that they are due.
 
-        `names` are of "compaction", "log_compaction", "clustering", "clean" and "archive".
+        `names` can be "compaction", "log_compaction", "clustering", "clean" and "archive".
         """
         return ServiceLoop(
             self._run_if_due,
@@ -354,7 +354,7 @@ class Maintenance(TableHandle):
             except (PlanHeldError, PlanCancelledError, FencedError, ConflictError) as error:
                 _LOG.info("%s was not executed: %s", instant, error)
             except InvalidRequestError as error:
-                # Somebody cancelled it, or a clean removed it, since the timeline was loaded.
+                # It was cancelled or removed since the timeline was loaded.
                 if self._load_timeline().find(instant.requested_at) is not None:
                     raise
                 _LOG.info("%s was not executed: %s", instant, error)
@@ -406,7 +406,7 @@ class Maintenance(TableHandle):
     ) -> ScheduledPlan | None:
         factory = factory or self._factory(partitions, options)
         if executes:
-            # A plan that only others may execute would stay in their way.
+            # A plan that only others may execute would block them.
             refuse_lost_indexes(factory.environment, factory.options, kind.operation)
         service = factory.make(kind, clustering)
         return schedule_plan(

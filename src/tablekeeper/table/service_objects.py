@@ -31,7 +31,7 @@ __all__ = ["ClusteringRequest", "ServiceFactory"]
 
 @dataclass(frozen=True, slots=True)
 class ClusteringRequest:
-    """What a caller asks of a clustering, over the options: None leaves it to them."""
+    """A caller's arguments for a clustering, which override the options; None leaves it to the options."""
 
     order_by: tuple[str, ...] | None = None
     strategy: str | None = None

@@ -1,4 +1,4 @@
-"""What waits and what is due on a table, from the names on its timeline alone.
+"""What is pending and what is due on a table, from the names on its timeline alone.
 
 For those who look after many tables: one read of the properties and one listing, whatever the size of the table.
 """
@@ -19,7 +19,7 @@ _SERVICES = {**{kind.action: kind.identifier for kind in ServiceKind}, Action.CL
 
 @dataclass(frozen=True, slots=True)
 class PendingAction:
-    """A plan that waits or is being executed. `service` is its name as in `Table.services`."""
+    """A plan that is pending or being executed. `service` is its name as in `Table.services`."""
 
     instant: str
     service: str

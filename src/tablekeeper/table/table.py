@@ -72,13 +72,13 @@ __all__ = ["Table"]
 
 
 class Table(Maintenance):
-    """A Hudi table: write, read and look into it.
+    """A Hudi table, to write, read and inspect.
 
     Make one with `Table.create`, or open an existing one with `Table.open`. Rows go in and come out as Spark
     DataFrames, or as pyarrow tables with `engine="local"`. A `Table` holds no state of the table itself: every
-    call sees the table as it is at that moment, and any number of processes may use it at once. A write that
-    loses against another one raises `ConflictError`; `retries` says how often it is tried again on the new state.
-    `inline` names services to run after a write if they are due; what they did is in the result, what failed too.
+    call sees the table as it is at that moment, and any number of processes may use it at once. A write that conflicts
+    with another one raises `ConflictError`; `retries` says how often it is repeated on the new state. `inline` names
+    services to run after a write if they are due; the result reports what they did and what failed.
     """
 
     @classmethod
@@ -99,12 +99,12 @@ class Table(Maintenance):
         runtime: Runtime = SYSTEM_RUNTIME,
         if_not_exists: bool = False,
     ) -> Table:
-        """Make a new table. With `if_not_exists` a table that is there is opened, if it is one like this.
+        """Create a new table. With `if_not_exists` an existing table is opened, if it matches the arguments.
 
         `key` identifies a row (inside its partition), `ordering` decides which of two versions of a row is the
         newer one; without it, the one written later. `table_type` is "mor" (merge on read: updates go into logs; the
-        default) or "cow" (copy on write: updates rewrite files). `options` go by Hudi's names and are remembered for
-        later writers where they are about writing; Java's names for the arguments count where those are not given.
+        default) or "cow" (copy on write: updates rewrite files). `options` have Hudi's names; those about writing are
+        remembered for later writers. Java's names for the arguments are used if the arguments are not given.
         """
         checked_flags(if_not_exists=if_not_exists)
         chosen = choose_engine(spark=spark, engine=engine, runtime=runtime)
@@ -121,13 +121,13 @@ class Table(Maintenance):
         if if_not_exists and has_table(storage):
             return cls._open_alike(storage, chosen, new, runtime=runtime)
         refuse_existing_table(storage, timeline_directory=new.config.timeline_directory)
-        # Before the table is there: once others can see it, they must find its options too.
+        # Before the table exists: once others can see it, they must find its options too.
         kept = save_writer_options(storage, new.options)
         create_timeline_directory(storage, new.config.timeline_directory)
         try:
             create_properties(storage, {**new.properties, **kept})
         except InvalidRequestError:
-            # Somebody else made the table since we looked.
+            # Somebody else created the table in the meantime.
             forget_writer_options(storage, kept)
             if not if_not_exists:
                 raise
@@ -149,7 +149,7 @@ class Table(Maintenance):
         storage_options: Mapping[str, str] | None = None,
         runtime: Runtime = SYSTEM_RUNTIME,
     ) -> bool:
-        """Whether there is a table at `path`, ours or Java's. It may be one that this release cannot read."""
+        """Whether there is a table at `path`, ours or Java's, even if this release cannot read it."""
         return has_table(open_storage(path, options=storage_options, runtime=runtime))
 
     @classmethod
@@ -164,9 +164,9 @@ class Table(Maintenance):
         runtime: Runtime = SYSTEM_RUNTIME,
         progress: Progress | None = None,
     ) -> Table:
-        """Open an existing table, ours or another program's. `options` go over those that the table was created with.
+        """Open an existing table, ours or another program's. `options` override those that the table was created with.
 
-        `progress` is called after each task on the local engine: with what is being done, tasks done, tasks in all.
+        `progress` is called after each task on the local engine: with a label, tasks done, and tasks in total.
         """
         chosen = choose_engine(spark=spark, engine=engine, runtime=runtime, progress=progress)
         storage = open_storage(path, options=storage_options, runtime=runtime)
@@ -176,7 +176,7 @@ class Table(Maintenance):
 
     @property
     def schema(self) -> Any:
-        """Columns of the table as reads give them, as the engine's kind of schema, without Hudi's meta columns."""
+        """Columns of the table as reads return them, as the engine's kind of schema, without Hudi's meta columns."""
         return self._engine.native_schema(shown_schema(self._load_schema(), self.config))
 
     def upsert(
@@ -187,7 +187,7 @@ class Table(Maintenance):
         retries: int = 0,
         inline: Sequence[str] = (),
     ) -> WriteResult:
-        """Update rows whose key is there, insert the others. A row with `_hoodie_is_deleted` true deletes its key."""
+        """Update rows whose key exists, insert the others. A row with `_hoodie_is_deleted` true deletes its key."""
         return self._write(Operation.UPSERT, rows, extra, retries, inline)
 
     def insert(
@@ -198,7 +198,7 @@ class Table(Maintenance):
         retries: int = 0,
         inline: Sequence[str] = (),
     ) -> WriteResult:
-        """Add rows without looking for their keys; small files are filled up first."""
+        """Add rows without looking up their keys; small files are filled first."""
         return self._write(Operation.INSERT, rows, extra, retries, inline)
 
     def bulk_insert(
@@ -209,7 +209,7 @@ class Table(Maintenance):
         retries: int = 0,
         inline: Sequence[str] = (),
     ) -> WriteResult:
-        """Add rows as new files, as fast as it goes: the way to load a table for the first time."""
+        """Add rows as new files, as fast as possible: the way to load a table for the first time."""
         return self._write(Operation.BULK_INSERT, rows, extra, retries, inline)
 
     def delete(
@@ -231,7 +231,7 @@ class Table(Maintenance):
         retries: int = 0,
         inline: Sequence[str] = (),
     ) -> WriteResult:
-        """Replace all rows of the partitions that `rows` falls into."""
+        """Replace all rows of the partitions that occur in `rows`."""
         return self._write(Operation.INSERT_OVERWRITE, rows, extra, retries, inline)
 
     def insert_overwrite_table(
@@ -263,10 +263,11 @@ class Table(Maintenance):
         output_mode: str = "append",
         retries: int = 3,
     ) -> Any:
-        """Write a streaming DataFrame, every batch exactly once across restarts; returns Spark's `StreamingQuery`.
+        """Write a streaming DataFrame, each batch exactly once across restarts; returns Spark's `StreamingQuery`.
 
-        `checkpoint` is the directory in which Spark remembers how far the stream has come; a new one starts anew.
-        `trigger` is a processing time (`"10 seconds"`) or arguments of Spark's trigger (`{"availableNow": True}`).
+        `checkpoint` is the directory in which Spark stores the progress of the stream; a new one starts from the
+        beginning. `trigger` is a processing time (`"10 seconds"`) or arguments of Spark's trigger (`{"availableNow":
+        True}`).
         """
 
         def write(kind: Operation, batch: Frame, extra: Mapping[str, str]) -> WriteResult:
@@ -307,7 +308,7 @@ class Table(Maintenance):
         """Rows changed by commits that completed after `since`, up to and including `until`.
 
         Bounds are instants of this table (a result's `instant`), completion times, ISO times or datetimes; "earliest"
-        is before the first commit. `changes_since` gives the same rows with the place where the next call goes on.
+        is before the first commit. `changes_since` returns the same rows with a cursor for the next call.
         """
         return self.changes_since(since, until=until, columns=columns, where=where, meta_columns=meta_columns).rows
 
@@ -320,9 +321,9 @@ class Table(Maintenance):
         where: str | None = None,
         meta_columns: bool = False,
     ) -> Changes:
-        """The `rows` that `changes(since=cursor)` gives, and the `next` cursor: a text to keep and to go on from.
+        """The `rows` of `changes(since=cursor)`, and the `next` cursor: a text from which the next call continues.
 
-        Begin with "earliest". Rows and cursor come from one look at the table: no commit is missed between two calls.
+        Begin with "earliest". Rows and cursor come from the same snapshot: no commit is missed between two calls.
         """
         query = self._load_query(columns=columns, where=where, meta_columns=meta_columns)
         commits = load_window(query, since=cursor, until=until)
@@ -347,7 +348,7 @@ class Table(Maintenance):
         return FileListing(snapshot.latest)
 
     def describe(self) -> TableDescription:
-        """What the table is, how large it is and what happened to it last."""
+        """Properties and size of the table, and its last commit."""
         config = self.config
         timeline = load_timeline(self._storage, config)
         snapshot = load_snapshot(self._storage, config, timeline, runtime=self._runtime)
@@ -355,10 +356,10 @@ class Table(Maintenance):
         return describe_table(self.path, config, timeline, snapshot, schema)
 
     def rollback(self, instant: object, *, dry_run: bool = False) -> RollbackResult:
-        """Undo a write: one that a dead process left pending, or the newest completed one if nobody wants it.
+        """Undo a write: one that a dead process left pending, or the newest completed one.
 
-        `dry_run` says what would be deleted. A pending compaction or clustering goes back to requested, its plan stays.
-        A completed write that others came after is refused: roll those back first, or `restore` to a savepoint.
+        `dry_run` only reports what would be deleted. A pending compaction or clustering returns to requested, and its
+        plan stays. A completed write with later ones is refused: roll those back first, or `restore` to a savepoint.
         """
         checked_flags(dry_run=dry_run)
         with self._rebuilding_record_index() as notes:
@@ -366,7 +367,7 @@ class Table(Maintenance):
         return replace(result, notes=tuple(notes))
 
     def savepoint(self, instant: object = None, *, comment: str = "") -> Savepoint:
-        """Protect the files of the newest commit, or of the one given, from cleans, so that `restore` can go back."""
+        """Protect the files of the newest or the given commit from cleans, so that `restore` can return to it."""
         checked_text("comment", comment)
         return create_savepoint(
             self._load_environment(), None if instant is None else parse_instant(instant), comment=comment
@@ -381,7 +382,7 @@ class Table(Maintenance):
         delete_savepoint(self._load_environment(), parse_instant(savepoint))
 
     def restore(self, savepoint: object, *, dry_run: bool = False) -> RestoreResult:
-        """Bring the table back to a savepoint: every later commit is rolled back for good. Stop all writers first."""
+        """Return the table to a savepoint: every later commit is rolled back permanently. Stop all writers first."""
         checked_flags(dry_run=dry_run)
         with self._rebuilding_record_index() as notes:
             result = restore_savepoint(self._load_environment(), parse_instant(savepoint), dry_run=dry_run)
@@ -390,11 +391,11 @@ class Table(Maintenance):
     def doctor(
         self, *, fix: bool = False, yes: bool = False, deep: bool = False, safe_age_s: float = 3600.0
     ) -> DoctorReport:
-        """Look the table over: dead writes and plans, stray files, a stale metadata table, locks that do not protect.
+        """Examine the table: dead writes and plans, stray files, a stale metadata table, locks that do not protect.
 
-        `fix` repairs what is safe to repair; without it `report.repairs` says what that would be. Stray data files are
-        deleted only if they are older than `safe_age_s`, and more than a few of them, or a tenth of the table, only
-        with `yes`. `deep` also reads every base file that readers see, with the checksums of its pages.
+        `fix` makes the safe repairs; without it `report.repairs` lists them. Stray data files are deleted only if they
+        are older than `safe_age_s`, and only with `yes` if there are more than a few of them, or a tenth of the table.
+        `deep` also reads every visible base file, with the checksums of its pages.
         """
         checked_flags(fix=fix)
         checked_seconds("safe_age_s", safe_age_s)
@@ -407,7 +408,7 @@ class Table(Maintenance):
         return repair_table(self._load_environment(), report, settings, remedies)
 
     def lock_holder(self) -> LockHolder | None:
-        """Who holds the table lock now, None if it is free."""
+        """Who holds the table lock now; None if it is free."""
         return load_examination(self._storage, self._options, runtime=self._runtime).lock.describe()
 
     def heartbeats(self) -> HeartbeatListing:
@@ -427,7 +428,7 @@ class Table(Maintenance):
         hosting = self._hosting
         source = self._engine.incoming(source)
         if retries and isinstance(source, pa.RecordBatchReader):
-            # A reader can be drawn once only; a second attempt needs its rows again.
+            # A reader can be read only once; a second attempt needs its rows again.
             with rows_reported():
                 source = source.read_all()
         while True:
@@ -440,14 +441,14 @@ class Table(Maintenance):
                     raise
                 retries -= 1
                 await_earlier_writer(self._load_environment(), error)
-        # Who names a service in the call wants it here.
+        # A service that is named in the call runs here.
         hosted = hosting.services - {each.name for each in services if inline}
         if not services and not hosted:
             return result
         return run_after_write(result, services, hosting, self._run_inline, hosted=hosted)
 
     def _write_once(self, operation: Operation, source: Frame, extra: Mapping[str, str] | None) -> WriteResult:
-        # Before the rows are looked at: a batch of a stream that is in the table already costs nothing more.
+        # Before the rows are read: a batch of a stream that is already in the table costs nothing more.
         look = self._look()
         refuse = load_batch_guard(self._storage, look.config, extra) if extra else None
         request = self._load_write(operation, self._engine.schema_of(source), extra=extra, look=look)
@@ -462,7 +463,7 @@ class Table(Maintenance):
         mode: str = "snapshot",
         meta_columns: bool = False,
     ) -> Query:
-        """What `read` would read with these arguments, before any listing: for callers that run tasks themselves."""
+        """The query of `read` with these arguments, before any listing: for callers that run tasks themselves."""
         checked_flags(meta_columns=meta_columns)
         if mode not in ("snapshot", "read_optimized"):
             raise InvalidRequestError(f"mode={mode!r}: use 'snapshot' or 'read_optimized'")

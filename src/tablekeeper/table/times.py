@@ -22,7 +22,7 @@ EARLIEST = "earliest"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rows that changed, and the cursor from which the next call goes on."""
+    """Rows that changed, and the cursor from which the next call continues."""
 
     rows: Frame
     next: str
@@ -39,7 +39,7 @@ def parse_moment(moment: object, *, zone: str) -> str:
 
 
 def moment_as_of(moment: object, config: TableConfig) -> RequestedTime | None:
-    """The moment of a reader who goes back in time; None if none was given."""
+    """The moment for a read of the past; None if none was given."""
     return None if moment is None else RequestedTime(parse_moment(moment, zone=config.time_zone))
 
 

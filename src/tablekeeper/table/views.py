@@ -1,4 +1,4 @@
-"""What `timeline()`, `files()` and `describe()` give: values that print well and can be turned into dictionaries."""
+"""The results of `timeline()`, `files()` and `describe()`: values that print well and convert to dictionaries."""
 
 from __future__ import annotations
 

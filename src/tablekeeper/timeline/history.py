@@ -1,11 +1,11 @@
 """The archived timeline: instants that left the active one, kept in an LSM tree of Parquet files.
 
-A snapshot of the history is a manifest: the list of live files. `_version_` names the current one. A process that
-archives adds files and manifests beside those that readers are using, and removes old ones a few versions later, so
-that a reader who meets a file that is gone was very slow and starts again.
+A snapshot of the history is a manifest: the list of live files. `_version_` names the current one. An archive adds
+files and manifests and keeps those that readers are using; it removes old ones a few versions later, so that only a
+very slow reader misses a file, and starts again.
 
-An archive that died can leave an instant in two files, or in a file and on the active timeline. Such an instant is the
-same one: it is given once here, and code that joins both timelines takes the active one.
+An archive that died can leave an instant in two files, or in a file and on the active timeline. It is the same instant:
+this module returns it once, and code that joins both timelines takes the active one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HistorySnapshot:
         return tuple(file for file in self.files if _range_of(file).overlaps(first, last))
 
     def reaches_back_to(self, time: RequestedTime) -> bool:
-        """Whether instants of that time and before were archived here: what is not in it was not archived at all."""
+        """Whether the history covers that time: older instants that are not in it were not archived at all."""
         return any(RequestedTime(_range_of(file).min_instant) <= time for file in self.files)
 
     def path_of(self, file: HistoryFile) -> str:
@@ -74,10 +74,10 @@ class HistorySnapshot:
 
 
 def load_archive_reach(storage: Storage, config: TableConfig) -> RequestedTime | None:
-    """A time after which nothing has been archived; None if nothing has been at all. One listing of names.
+    """A time after which nothing has been archived; None if nothing has been archived at all. One listing of names.
 
-    Names of files are enough, those of an archive that died included: their instants are on the active timeline still.
-    An archive in the format of version 6 is not read here. Where there is one it counts as reaching everything.
+    Names of files are enough, even those of an archive that died: their instants are still on the active timeline. An
+    archive in the format of version 6 is not read; if there is one, it counts as containing everything.
     """
     if config.version >= 8:
         names = (decode_history_name(name) for name in storage.list_names(config.history_directory))
@@ -131,7 +131,7 @@ def load_history(
 
 
 def iterate_history(storage: Storage, config: TableConfig, *, with_contents: bool = True) -> Iterator[ArchivedInstant]:
-    """Archived instants, the newest first, each once. Files are read as they are needed."""
+    """Archived instants, the newest first, each once. Files are read lazily."""
     if config.version < 8:
         return
     given: set[_Identity] = set()
@@ -158,9 +158,9 @@ def find_archived(storage: Storage, config: TableConfig, instant: Instant) -> Ar
 
 
 def load_archived_content(storage: Storage, config: TableConfig, instant: Instant) -> bytes | None:
-    """What the instant's file held before it was archived; None if that was not kept, or is not archived.
+    """The contents of the instant's file before it was archived; None if they were not kept, or it is not archived.
 
-    Kept are completed files and plans. An instant whose completed file was empty has no content either.
+    Completed files and plans are kept. An instant whose completed file was empty has no contents either.
     """
     if instant.state is State.INFLIGHT:
         return None
@@ -171,7 +171,7 @@ def load_archived_content(storage: Storage, config: TableConfig, instant: Instan
 
 
 def archived_completions(storage: Storage, config: TableConfig) -> Callable[[RequestedTime], CompletionTime | None]:
-    """A look-up of completion times in the history, of which only the files that can answer are read, once each."""
+    """A function that looks up completion times in the history. It reads only the relevant files, each once."""
     index = _CompletionIndex(storage, config)
     return index.completion_of
 
@@ -205,7 +205,7 @@ class _CompletionIndex:
 
 
 def _retried(load: Callable[[], T]) -> T:
-    """What `load` gives; again from the beginning if a file was removed under it."""
+    """The result of `load`, which is repeated if a file was removed while it was running."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return load()
@@ -254,7 +254,7 @@ def _iterate_snapshot(storage: Storage, directory: str, *, with_contents: bool) 
     for number, file in enumerate(files):
         for archived in _load_file(storage, snapshot, file, with_contents=with_contents):
             waiting.setdefault(_identity(archived.instant), archived)
-        # What lies above the range of the files still to come is complete.
+        # Instants newer than all remaining files are complete.
         limit = RequestedTime(_range_of(files[number + 1]).max_instant) if number + 1 < len(files) else None
         for key in sorted((k for k in waiting if limit is None or k[0] > limit), key=_newest_last, reverse=True):
             yield waiting.pop(key)
@@ -302,5 +302,5 @@ def _newest_last(key: _Identity) -> tuple[str, str]:
 def _range_of(file: HistoryFile) -> HistoryName:
     name = decode_history_name(file.name)
     if name is None:
-        raise CorruptTableError(file=file.name, reason="the manifest of the history names a file that is none of it")
+        raise CorruptTableError(file=file.name, reason="the manifest of the history names a foreign file")
     return name

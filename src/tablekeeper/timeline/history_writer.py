@@ -1,16 +1,16 @@
 """Adding to the archived timeline: a new file of instants, files merged into larger ones, old versions removed.
 
-The caller holds the table lock. A lock is a lease, though, and a process that slept through its end may wake up in the
-middle of any call here. So nothing relies on the lock alone:
+The caller holds the table lock. But a process that slept until its lease expired may wake up in the middle of any call
+here. So nothing relies on the lock alone:
 
-- the files of a snapshot never change and no name is used twice, also not that of a file which an archive that died
-  left behind; a clean that comes too late can therefore not hit a file that counts;
+- the files of a snapshot never change and no name is used twice, not even that of a file of a dead archive; so a late
+  clean cannot delete a live file;
 - a snapshot is published by compare-and-set, first its manifest and then the version file: of two archives that
-  began on the same snapshot one is told that it lost (`FencedError`), and nothing it wrote is part of the history;
+  began with the same snapshot one fails (`FencedError`), and nothing that it wrote is part of the history;
 - a file that no kept manifest names is removed only if it is older than all of them.
 
-The order of the writes is Java's: data file, manifest, version file. A death between any two leaves the last snapshot
-in force and some files that nobody reads, which a later archive removes.
+The order of the writes is Java's: data file, manifest, version file. If the process dies in between, the last snapshot
+remains valid, and a later archive removes the unused files.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def merge_history(storage: Storage, snapshot: HistorySnapshot, limits: MergeLimi
 
 
 def clean_history(storage: Storage, snapshot: HistorySnapshot, *, manifests_kept: int) -> tuple[str, ...]:
-    """Remove all but the newest manifests and what only they named; the paths that went.
+    """Remove old manifests and the files that only they name. Returns the deleted paths.
 
-    Readers of the manifests that are kept find all their files.
+    Readers of the kept manifests find all their files.
     """
     listed = storage.list_files(snapshot.directory)
     versions = {number: info for info in listed if (number := decode_manifest_name(info.name)) is not None}
@@ -103,7 +103,7 @@ def _publish(storage: Storage, before: HistorySnapshot, files: tuple[HistoryFile
     version = before.version + 1
     manifest = join_path(before.directory, encode_manifest_name(version))
     content = encode_manifest(files)
-    # A manifest of this number that is there already was written by an archive that died, or that is about to lose.
+    # An existing manifest of this number was written by an archive that died, or that is about to fail.
     leftover = storage.read_versioned(manifest)
     if leftover is None:
         landed = storage.put_if_absent(manifest, content)
@@ -131,7 +131,7 @@ def _move_version(storage: Storage, before: HistorySnapshot, version: int) -> st
 
 
 def _plan_merge(snapshot: HistorySnapshot, layer: int, limits: MergeLimits) -> list[HistoryFile]:
-    """The oldest neighbours of a layer that has enough files; none if they are too large to be worth it."""
+    """The oldest neighbouring files of a layer with enough files; none if they are too large."""
     files = sorted((file for file in snapshot.files if _layer_of(file) == layer), key=lambda file: file.name)
     if len(files) < limits.files:
         return []
@@ -163,7 +163,7 @@ def _merge(storage: Storage, snapshot: HistorySnapshot, sources: Sequence[Histor
 
 
 def _unused_name(storage: Storage, directory: str, name: HistoryName) -> str:
-    """A name that no file has. Where one was left behind, the range in the name is made a little wider."""
+    """A name that no file has. If a file was left behind, the range in the name is widened a little."""
     while storage.stat(join_path(directory, encode_history_name(name))) is not None:
         wider = str(int(name.max_instant) + 1).zfill(len(name.max_instant))
         name = replace(name, max_instant=wider)
@@ -171,7 +171,7 @@ def _unused_name(storage: Storage, directory: str, name: HistoryName) -> str:
 
 
 def _names_in(storage: Storage, manifest: FileInfo) -> set[str]:
-    """What a manifest lists. One that is damaged or gone protects nothing."""
+    """The files that a manifest lists. A damaged or missing one protects nothing."""
     try:
         return {file.name for file in decode_manifest(storage.read(manifest.path), file=manifest.path)}
     except (CorruptTableError, NotFoundError):

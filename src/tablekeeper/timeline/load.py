@@ -1,10 +1,10 @@
 """Reading the timeline: one listing gives all instants, contents are read on demand.
 
-An archive may be running meanwhile. It removes the completed files of the oldest instants one by one, the oldest
-first, after the archived timeline has them. A listing is no snapshot: it can still name an instant that went while it
-was made, and miss a later one that went after it. Readers would take the missing one for uncommitted. So after the
-listing the oldest completed instant is looked for once more; if it has gone, everything before the first that is still
-there is left out, as the archived instants that these are.
+An archive may be running at the same time. It removes the completed files of the oldest instants one by one, the
+oldest first, once the archived timeline has them. A listing is not atomic: it can still name an instant that was
+removed during the listing, and miss a later one that was removed after it. Readers would regard the missing one as
+uncommitted. So after the listing the oldest completed instant is checked again; if it is gone, everything before the
+first existing one is left out, since these instants were archived.
 
 Contents that have moved to the archived timeline are read there.
 """
@@ -50,7 +50,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Of tables of the version that we write.
+# In tables of the version that we write.
 _USUAL_DIRECTORY = ".hoodie/timeline"
 
 _ARCHIVED = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT, Action.CLEAN, Action.ROLLBACK})
@@ -61,7 +61,7 @@ _decode = lru_cache(maxsize=1 << 14)(decode_instant_name)
 
 
 class _Listed(NamedTuple):
-    """An instant and the file that stands for it."""
+    """An instant and its file."""
 
     instant: Instant
     path: str
@@ -74,14 +74,14 @@ def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """What a table's properties say, and the names that its timeline has: asked for at the same time."""
+    """The table's properties and the names on its timeline, loaded at the same time."""
 
     config: TableConfig
     names: tuple[str, ...]
 
 
 def load_first_look(storage: Storage, *, runtime: Runtime) -> FirstLook:
-    """Properties and timeline of a table, for whoever begins to work with it."""
+    """Properties and timeline of a table, for the beginning of an operation."""
     config, names = runtime.threads.together(
         lambda: load_table_config(storage), lambda: storage.list_names(_USUAL_DIRECTORY)
     )
@@ -98,8 +98,10 @@ def load_timeline_beside(
     runtime: Runtime,
     names: Sequence[str] | None = None,
 ) -> tuple[Timeline, T]:
-    """The same, and what `load` makes of it: begun before it is clear that the listing is whole. If it was not, or an
-    instant has left the timeline since, that is done once more. `names` are those of a first look.
+    """The timeline, and the result of `load` for it, which starts before the listing is known to be complete.
+
+    If the listing was not complete, or an instant has left the timeline since, `load` is repeated. `names` are those of
+    a first look.
     """
     listed = _load_listed(storage, config, names)
     hasty = _timeline(storage, config, listed)
@@ -158,16 +160,17 @@ def load_newest_time(storage: Storage, config: TableConfig) -> str:
 
 
 def load_instant_files(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
-    """Every instant file there is, earlier states included, as its name says and in the order of names.
+    """Every instant file, earlier states included, as its name says and in the order of names.
 
-    A completed file without a completion time in its name has none here either, so that `instant_path` gives the name.
+    A completed file without a completion time in its name has none here either, so that `instant_path` returns the
+    name.
     """
     found = (_decode(name, layout=config.layout) for name in storage.list_names(config.timeline_directory))
     return tuple(instant for instant in found if instant is not None)
 
 
 def instant_path(config: TableConfig, instant: Instant) -> str:
-    """Where the file of this instant in this state lies."""
+    """The path of the file of this instant in this state."""
     return join_path(config.timeline_directory, encode_instant_name(instant, layout=config.layout))
 
 
@@ -188,10 +191,10 @@ def load_content(storage: Storage, config: TableConfig, instant: Instant) -> byt
 
 
 def load_commit_metadata(storage: Storage, config: TableConfig, instant: Instant) -> CommitMetadata:
-    """What a completed commit, delta commit or replace commit says it wrote.
+    """The metadata of a completed commit, delta commit or replace commit.
 
-    A completed file without contents is damage: what it replaced would come back, and nobody would know. So is one
-    with the contents of another: what it seems not to name would be taken for litter.
+    An empty completed file is damage: the files that it replaced would reappear unnoticed. So is one with the contents
+    of another commit: the files that it does not name would be regarded as litter.
     """
     path = instant_path(config, instant)
     content = load_content(storage, config, instant)
@@ -236,10 +239,10 @@ def _listed_with_times(storage: Storage, config: TableConfig) -> list[_Listed]:
 
 
 def _without_archived(storage: Storage, listed: Sequence[_Listed]) -> Sequence[_Listed]:
-    """What is left of a listing without the instants that an archive removed while it was made."""
+    """The listing without the instants that an archive removed during it."""
     completed = [entry for entry in listed if entry[0].state is State.COMPLETED and entry[0].action in _ARCHIVED]
     completed.sort(key=lambda entry: entry[0].requested_at.order)
-    # An archive leaves at least one commit, which the listing has: below two nothing can be missing.
+    # An archive leaves at least one commit, which is in the listing: with fewer than two nothing can be missing.
     if len(completed) < 2 or storage.stat(completed[0].path) is not None:
         oldest = completed[0] if completed else None
     else:
@@ -252,10 +255,10 @@ def _without_archived(storage: Storage, listed: Sequence[_Listed]) -> Sequence[_
 
 
 def _has_gone(storage: Storage, entry: _Listed) -> bool:
-    """Whether an instant before the first completed one that is still there has been archived."""
+    """Whether an instant before the first completed one that still exists has been archived."""
     if entry.instant.action.completed_as not in _ARCHIVED:
         return False
-    # Earlier states are removed before completed files: a pending instant that is still there is what it seems to be.
+    # Earlier states are removed before completed files: an existing pending instant is really pending.
     return entry.instant.is_completed or storage.stat(entry.path) is None
 
 
@@ -289,24 +292,24 @@ def parse_time(text: str, *, zone: str) -> int:
 
 
 def following_time(time: str) -> str:
-    """The next millisecond by the digits, which order instants; in a zone that changes its offset it may not exist."""
+    """The next millisecond by its digits, which order instants; in a zone with daylight saving it may not exist."""
     return format_time(parse_time(RequestedTime(time).order, zone="UTC") + 1, zone="UTC")
 
 
 def later_time(newest: str, *, now_ms: int, zone: str) -> str:
-    """Now, or just after the newest time of the table where that is later.
+    """Now, or just after the newest time of the table if that is later.
 
-    Clocks may disagree, and local time goes back an hour in autumn. Times are ordered by their digits, so these are
-    compared and counted on, whatever moments they stand for.
+    Clocks may disagree, and local time goes back an hour in autumn. Times are ordered by their digits, so the digits
+    are compared and incremented, whatever moment they stand for.
     """
     now = format_time(now_ms, zone=zone)
     return now if not newest or now > RequestedTime(newest).order else following_time(newest)
 
 
 def time_bounds(epoch_ms: int, *, zone: str) -> tuple[str, str]:
-    """A time that no instant after this moment lies before, and one that no instant up to it lies after.
+    """A lower bound for instants after this moment, and an upper bound for instants up to it.
 
-    Both are the moment itself, but in the hour that local time goes through twice: there the digits do not tell the
+    Both are the moment itself, except in the hour that local time repeats: there the digits do not distinguish the
     first time from the second, and the bound moves by that hour, so that nothing is missed.
     """
     text = format_time(epoch_ms, zone=zone)

@@ -1,14 +1,14 @@
-"""Plans on the timeline: found, loaded, and encoded for their requested file. The only place that knows how Java writes
-them.
+"""Plans on the timeline: found, loaded, and encoded for their requested file. Only this module knows Java's format.
 
-Three looks at a plan, each as cheap as it can be: its outline (how it may end, what it left out), the outline with the
-file groups that it is about, and all of it. The plan file of a compaction names files without their partition, that of
-a clustering by their full path; of either only the last part of a path counts, as the partition is given beside it.
+A plan can be loaded in three ways, each as cheap as possible: its outline (how it may end, what it left out), the
+outline with its file groups, and the whole plan. The plan file of a compaction names files without their partition,
+that of a clustering with their full path; only the last part of a path counts, because the partition is given
+separately.
 
 Rollbacks and cleans have plans as well: what is rolled back, and which files are deleted.
 
-Plans do not hold the sizes of files. What is read is estimated from the metrics that every plan carries, ours and
-Java's: it is used to balance the load, never to find anything.
+Plans do not contain file sizes. They are estimated from the metrics in every plan, ours and Java's, and only used to
+balance the load.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def load_plan(storage: Storage, config: TableConfig, instant: Instant) -> Plan:
 def load_plan_outline(
     storage: Storage, config: TableConfig, instant: Instant, *, with_groups: bool = False
 ) -> PlanOutline:
-    """What the plan of `instant` says beside its slices. Without the groups only the beginning of a large file is read.
+    """The plan of `instant` without its slices. Without the groups only the beginning of a large file is read.
 
     `NotFoundError` if it has left the timeline.
     """
@@ -131,7 +131,7 @@ def load_plan_outline(
 def load_pending_outline(
     storage: Storage, config: TableConfig, instant: Instant, *, with_groups: bool = False
 ) -> PlanOutline:
-    """The same of a plan that may have left since the timeline was loaded: it touches nothing any more."""
+    """The same, but empty if the plan has left the timeline since it was loaded."""
     try:
         return load_plan_outline(storage, config, instant, with_groups=with_groups)
     except NotFoundError:
@@ -145,7 +145,7 @@ def find_rollback(storage: Storage, config: TableConfig, timeline: Timeline, tar
 
 
 def was_rolled_back(storage: Storage, config: TableConfig, timeline: Timeline, plan: RequestedTime) -> bool:
-    """Whether somebody tried before: the rollback of that attempt stays on the timeline for as long as the plan."""
+    """Whether an earlier attempt was rolled back: that rollback stays on the timeline as long as the plan."""
     return any(
         load_rollback_target(storage, config, rollback) == plan
         for rollback in timeline.completed
@@ -154,15 +154,15 @@ def was_rolled_back(storage: Storage, config: TableConfig, timeline: Timeline, p
 
 
 def load_rollback_target(storage: Storage, config: TableConfig, rollback: Instant) -> RequestedTime | None:
-    """Which instant is rolled back, or was; None where the plan of the rollback does not tell."""
+    """The instant that is or was rolled back; None if the plan of the rollback does not say."""
     plan = load_rollback_plan(storage, config, rollback)
     return None if plan is None else plan.target
 
 
 def load_rollback_plan(storage: Storage, config: TableConfig, rollback: Instant) -> RollbackPlan | None:
-    """What a rollback set out to do; None if its requested file is gone, or was cut short before the rollback began.
+    """The plan of a rollback; None if its requested file is gone, or was truncated before the rollback began.
 
-    Java makes that file and fills it in two steps on some stores, and drops one that does not decode as well.
+    On some stores Java creates that file and fills it in a second step; it also drops one that does not decode.
     """
     requested = _requested(rollback)
     try:
@@ -178,7 +178,7 @@ def load_rollback_plan(storage: Storage, config: TableConfig, rollback: Instant)
 
 
 def load_clean_plan(storage: Storage, config: TableConfig, clean: Instant) -> CleanPlan | None:
-    """What a clean set out to delete; None if its requested file is empty, as some Java stores show it at first."""
+    """The plan of a clean; None if its requested file is empty, as it is at first on some stores of Java."""
     requested = _requested(clean)
     content = load_content(storage, config, requested)
     return decode_clean_plan(content, file=instant_path(config, requested)) if content else None
@@ -228,7 +228,7 @@ def decode_plan(content: bytes, kind: ServiceKind, *, file: str) -> Plan:
     else:
         decoded = decode_compaction_plan(content, file=file)
         work = tuple(Work((_decode_operation(operation, file=file),)) for operation in decoded.operations)
-        # Whatever an old plan says, rows keep their meta columns: so they do in Java.
+        # Whatever an old plan says, rows keep their meta columns, as in Java.
         preserves_metadata = True
     return Plan(
         work=work,
@@ -243,10 +243,10 @@ def decode_plan(content: bytes, kind: ServiceKind, *, file: str) -> Plan:
 def slice_metrics(
     slices: Sequence[FileSlice], *, new_file_bytes: int | None = None, in_whole_mb: bool
 ) -> dict[str, float]:
-    """Sizes of slices under the names that Java's plans have.
+    """Sizes of slices, under the names in Java's plans.
 
-    What will be written is taken to be as large as the base file. Where there is none it is `new_file_bytes`, or, if
-    that is None, as large as the slice.
+    The new file is assumed to be as large as the base file; without a base file `new_file_bytes`, or, if that is None,
+    as large as the slice.
     """
 
     def written(each: FileSlice) -> int:

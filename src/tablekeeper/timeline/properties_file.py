@@ -1,8 +1,8 @@
 """hoodie.properties: reading it, creating it and changing it.
 
-A change replaces the file at one stroke and on condition that it is still the one that was read: a process that lost
-the table lock in its sleep changes nothing, and no reader finds the file missing. Java takes the file away meanwhile
-and keeps a backup beside it. Readers fall back to that, and what a Java process left half done is finished.
+A change replaces the file atomically, and only if it is still the version that was read: a process that lost the table
+lock in its sleep changes nothing, and readers always find the file. Java removes the file during a change and keeps a
+backup next to it. Readers fall back to the backup, and unfinished changes of Java processes are completed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _COMMENT = "Properties written by tablekeeper"
 def load_table_config(storage: Storage) -> TableConfig:
     """The table's configuration; `InvalidRequestError` if there is no table here.
 
-    A change takes the file away and then its backup, so that a reader can come too early for the one and too late for
-    the other. By then the new file is there: looking again finds it.
+    A change by Java removes the file and later its backup, so that a reader can miss both. By then the new file exists:
+    reading again finds it.
     """
     properties = None
     for file in (PROPERTIES_FILE, _BACKUP_FILE) * _LOOKS:
@@ -50,12 +50,12 @@ def load_table_config(storage: Storage) -> TableConfig:
 
 
 def has_table(storage: Storage) -> bool:
-    """Whether there is a table here, also one whose properties are just being changed."""
+    """Whether there is a table, even if its properties are just being changed."""
     return storage.stat(PROPERTIES_FILE) is not None or storage.stat(_BACKUP_FILE) is not None
 
 
 def create_properties(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Create the file of a new table; of several who try, one wins and the others are told."""
+    """Create the file of a new table. If several processes try, one succeeds and the others raise."""
     content = encode_properties(_with_checksum(properties), comment=_COMMENT)
     if not storage.put_if_absent(PROPERTIES_FILE, content):
         raise _exists_already(storage)
@@ -76,7 +76,7 @@ def refuse_existing_table(storage: Storage, *, timeline_directory: str) -> None:
 def change_properties(storage: Storage, changes: Mapping[str, str | None]) -> TableConfig:
     """Set properties, or remove those whose new value is None. The caller holds the table lock.
 
-    `FencedError` if somebody else has changed them since they were read here: the lock was lost.
+    `FencedError` if somebody else has changed them since they were read: the lock was lost.
     """
     _recover(storage)
     old = storage.read_versioned(PROPERTIES_FILE)

@@ -47,10 +47,10 @@ def _nothing_archived() -> RequestedTime | None:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The active timeline. What is older than its first write instant has been archived, as far as the archive reaches.
+    """The active timeline. Instants before its first write have been archived, as far as the archive reaches.
 
-    `log_compactions` are requested times of log compactions, also of completed ones, which are delta commits by then.
-    `archive` is asked when an instant turns up that is older than all of these, and only then.
+    `log_compactions` are requested times of log compactions, also of completed ones, which are delta commits then.
+    `archive` is called only for an instant that is older than all of these.
     """
 
     instants: tuple[Instant, ...] = ()
@@ -81,7 +81,7 @@ class Timeline:
 
     @cached_property
     def pending_plans(self) -> tuple[Instant, ...]:
-        """Compactions, log compactions and clusterings that wait or are being executed, by requested time."""
+        """Pending compactions, log compactions and clusterings, also those being executed, by requested time."""
         return tuple(i for i in self.pending if i.action.is_plan)
 
     @cached_property
@@ -122,8 +122,8 @@ class Timeline:
     def first_active_write(self) -> RequestedTime | None:
         """The oldest write that is not savepointed: completed writes before it are archived.
 
-        Where all of them are savepointed, as a restore leaves them, it is the newest: what a write after it would have
-        as archived before it is so without that write too.
+        If all writes are savepointed, as after a restore, it is the newest: instants that would count as archived after
+        a further write do so without it.
         """
         savepoints = {i.requested_at for i in self.instants if i.action is Action.SAVEPOINT}
         writes = [i.requested_at for i in self.instants if i.action.writes_data]
@@ -149,20 +149,19 @@ class Timeline:
         return self._completions.get(requested_at)
 
     def is_archived(self, requested_at: RequestedTime) -> bool:
-        """True if the time lies before the active timeline and the archive reaches it: its action was archived.
+        """True if the time is before the active timeline and within the archive: its action was archived.
 
-        A write that died before the first one that completed is older than the active timeline too, and was never
-        archived.
+        A write that died before the first completed one is older than the active timeline too, but was never archived.
         """
         if self.first_active_write is None or requested_at >= self.first_active_write:
             return False
         return self._archived_until is not None and requested_at <= self._archived_until
 
     def has_lost(self, earlier: Timeline) -> bool:
-        """Whether a completed write of `earlier` has left, taken back or archived, or a pending one may have been.
+        """Whether a completed write of `earlier` was rolled back or archived since, or a pending one may have been.
 
-        Which of the two cannot be told from the timelines: a commit that was taken back from the front looks archived.
-        Whatever was planned on the earlier one has to be planned anew.
+        The timelines do not show which: a commit that was rolled back at the front looks archived. Anything planned on
+        the earlier timeline has to be planned again.
         """
         here = {instant.requested_at for instant in self.instants}
         is_lost = any(i.requested_at not in self._completions for i in earlier.completed_writes)

@@ -1,8 +1,8 @@
 """The only code that writes and removes instant files.
 
-Every file is created with put-if-absent: two processes that try the same transition get one
-winner, and the loser is told (`FencedError`) instead of overwriting. Earlier states stay beside
-later ones; Java checks that they exist.
+Every file is created with put-if-absent: if two processes try the same transition, one succeeds,
+and the other one raises `FencedError` instead of overwriting. Earlier states are kept; Java checks
+that they exist.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 
 
 def create_timeline_directory(storage: Storage, directory: str) -> None:
-    """Make the empty directory of a new table's timeline: Java lists it before its first commit and fails without one.
+    """Create the empty directory of a new table's timeline: Java lists it before its first commit, and fails otherwise.
 
-    Stores that have no directories keep nothing of it.
+    On stores without directories this leaves nothing.
     """
     mark = f"{directory}/.new"
     storage.put(mark, b"")
@@ -65,9 +65,8 @@ def complete_instant(
 ) -> Instant:
     """Publish the completed state: from here on readers see what the action did.
 
-    The caller holds the table lock, and `looks_first` unless it has just called `refuse_gone_instant` itself. If the
-    store leaves it open whether the file was written, the file is read back; only when that fails too is the outcome
-    unknown.
+    The caller holds the table lock. `looks_first` calls `refuse_gone_instant` before. If the store does not say whether
+    the file was written, the file is read back; only if that fails too is the outcome unknown.
     """
     if looks_first:
         refuse_gone_instant(storage, config, inflight)
@@ -83,7 +82,7 @@ def complete_instant(
 
 
 def refuse_gone_instant(storage: Storage, config: TableConfig, inflight: Instant) -> None:
-    """Raise `FencedError` if the action is not on the timeline any more: to be asked directly before it completes."""
+    """Raise `FencedError` if the action is no longer on the timeline; to be called directly before it completes."""
     if storage.stat(instant_path(config, inflight)) is None:
         raise FencedError(
             f"instant {inflight} is no longer on the timeline: another process rolled it back. "
@@ -94,11 +93,11 @@ def refuse_gone_instant(storage: Storage, config: TableConfig, inflight: Instant
 def unpublish_instant(
     storage: Storage, config: TableConfig, completed: Instant, *, check: Callable[[], None] = lambda: None
 ) -> Instant:
-    """Take the completed state away: the action is inflight again, and readers stop seeing what it did.
+    """Remove the completed state: the action is inflight again, and readers no longer see what it did.
 
-    The caller holds the table lock; `check` raises if it does not any more, and runs before the first change. Earlier
-    states that somebody removed are put back first, so that the action is on the timeline at every moment: without a
-    file of its own it would count as archived one day, and so as committed.
+    The caller holds the table lock; `check` raises if it no longer does, and runs before the first change. Missing
+    earlier states are restored first, so that the action is always on the timeline: without a file it would count as
+    archived some day, and therefore as committed.
     """
     files = load_instant_files(storage, config)
     mine = [i for i in files if i.requested_at == completed.requested_at and i.action is not Action.SAVEPOINT]
@@ -126,9 +125,9 @@ def remove_archived_files(
 ) -> None:
     """Delete the files of completed instants that the archived timeline holds. Missing files are no error.
 
-    First the earlier states, in any order: a completed instant does not need them, and one that lost its completed file
-    first would look pending. Then the completed files one by one in the order given, the oldest first, so that the
-    active timeline has no hole at any moment.
+    First the earlier states, in any order: a completed instant does not need them, and without its completed file it
+    would look pending. Then the completed files one by one in the given order, the oldest first, so that the active
+    timeline never has a gap.
     """
     storage.delete_many([instant_path(config, instant) for instant in pending])
     remove_instant_files(storage, config, *completed)

@@ -4,8 +4,8 @@ Each source task keeps one open file a partition. Rows are gathered up to the ta
 partition (and key, if so wanted) in one go, and written as one row group a partition.
 
 Rows that are scattered over many partitions would become as many small files in every task. A task that finds this in
-its first rows stages them instead, and the rows of a partition are then brought together from all tasks. Who names a
-sort mode gets what that one says.
+its first rows stages them instead, and the rows of a partition are then gathered from all tasks. An explicit sort mode
+takes precedence.
 
 A bulk insert stores rows as they are, also those that are marked as deleted, and an overwrite leaves these out: Java
 does so, with the row writer that it uses for bulk inserts unless told otherwise.
@@ -41,7 +41,7 @@ Written = WrittenFile | StagedBatch
 Keyed = Iterator[tuple[pa.Table, pa.DictionaryArray]]
 
 _OPEN_FILES = 128
-# So many partitions within so many bytes make files that are too small.
+# This many partitions within this many bytes would make files that are too small.
 _SCATTERED_PARTITIONS = 64
 _SCATTERED_BYTES = 64 << 20
 _LEAST_ROW_GROUP_BYTES = 8 << 20

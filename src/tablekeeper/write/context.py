@@ -22,7 +22,7 @@ from tablekeeper.txn.attempts import AttemptGuard, AttemptId
 
 __all__ = ["WriteContext", "avro_schema_json", "staging_directory"]
 
-# Rows are held as they came, in the order of their partitions, as columns of a file and as encoded pages.
+# Rows are in memory as received, ordered by partition, as columns of a file and as encoded pages.
 _SHARES_OF_MEMORY = 16
 _LEAST_SHARE_BYTES = 1 << 20
 
@@ -32,11 +32,11 @@ class WriteContext:
     """One write. `schema` is the table's without meta columns, `table_schema` the same as Avro JSON, as commits
     record it, and `avro_schema` the one with meta columns that files carry.
 
-    `staging` is the write's staging directory. `instant` is empty while rows are staged: the write is put on
-    the timeline only once its rows are known to be good. `stats_columns` are the columns whose ranges the
-    metadata table wants for each file. `blocks` says which blocks of log files count. `guard` is the attempt's,
-    which there is from when the write has begun.
-    Staged rows of up to `carried_bytes` a part are carried along instead of being parked in the store.
+    `staging` is the write's staging directory. `instant` is empty while rows are staged: the write is put on the
+    timeline only once its rows are known to be valid. `stats_columns` are the columns whose ranges the metadata table
+    needs for each file. `blocks` says which blocks of log files count. `guard` belongs to the attempt, and exists once
+    the write has begun. Up to `carried_bytes` of staged rows per part are kept in memory instead of being written to
+    the store.
     """
 
     store: StorageHandle
@@ -62,7 +62,7 @@ class WriteContext:
 
     @property
     def scope(self) -> str | None:
-        """What the store is told when a task publishes a file."""
+        """The scope in which a task publishes a file."""
         return None if self.guard is None else self.guard.scope
 
     def for_attempt(self, attempt: AttemptId, *, is_plan: bool = False) -> Self:
@@ -71,7 +71,7 @@ class WriteContext:
         return replace(self, instant=attempt.instant.value, guard=guard)
 
     def within_memory(self) -> Self:
-        """This context for a kernel that holds no more rows at a time than the process it runs in has room for."""
+        """This context for a kernel that holds no more rows at a time than its process has memory for."""
         left = memory_left_bytes()
         if left is None:
             return self
@@ -95,7 +95,7 @@ class WriteContext:
 
     @contextmanager
     def publishing(self, path: str) -> Iterator[None]:
-        """Around the call that makes a file visible: if the attempt is over it raises, or takes the file back."""
+        """Wraps the call that makes a file visible: if the attempt is over, it raises, or removes the file."""
         if self.guard is None:
             yield
             return
@@ -110,5 +110,5 @@ def avro_schema_json(schema: pa.Schema, *, table: str) -> str:
 
 
 def staging_directory(name: str) -> str:
-    """Where the rows of a running write lie between its steps. Java ignores the folder."""
+    """Where the rows of a running write are stored between its steps. Java ignores the folder."""
     return f".hoodie/.tablekeeper/staging/{name}"

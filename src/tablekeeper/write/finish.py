@@ -1,4 +1,4 @@
-"""The end of a write: what the tasks brought back becomes a commit."""
+"""The end of a write: the results of its tasks become a commit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def finish_write(
     `ensured` are there already (`ensure_partitions`). `tidy` is called once the write is visible.
     """
     stats = tuple(file.stat for file in files)
-    # A task that is still running, a second run or a straggler, publishes nothing from here on.
+    # From here on no task that is still running, repeated or late, can publish anything.
     write.attempt.end_tasks(environment.storage)
     if engine.may_repeat_tasks:
         _delete_files_of_repeated_tasks(environment, write, stats)
@@ -66,7 +66,7 @@ def finish_write(
     )
     keys = WrittenKeys(environment, engine, context, write.at_start, metadata, is_tagged=uses_record_index)
     if policy.has_record_index:
-        # Asked for here, so that the lock is not held while it is made.
+        # Computed here, before the lock is taken.
         keys.logs(load_record_index_ids(environment.storage))
     with span("commit", instant=write.inflight.requested_at.value):
         committed = commit_write(
@@ -111,7 +111,7 @@ def _delete_files_of_repeated_tasks(
 ) -> None:
     """A task that ran twice left a second file. Its marker names it; the results do not.
 
-    Only files of the own attempt go: others may be those of an executor that has taken the plan over.
+    Only files of our own attempt are deleted: others may belong to an executor that has taken the plan over.
     """
     kept = {stat.path for stat in stats}
     markers = load_markers(environment.storage, instant=write.inflight.requested_at.value)

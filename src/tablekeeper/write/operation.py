@@ -1,7 +1,7 @@
 """One write from the caller's rows to the commit: check, stage, begin, tag, write, commit.
 
 Everything that can be wrong with the rows is found while they are staged, before the timeline is touched. From
-`begin_write` on, whatever fails withdraws the write: it leaves no trace that a reader could see.
+`begin_write` on, any failure withdraws the write: it leaves no trace that a reader could see.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = ["delete_partitions", "execute_staged", "execute_write", "staging_kern
 
 
 _LOG = logging.getLogger(__name__)
-# Numbers of tasks mark rows and files: those of one write that has two kinds of tasks must not meet.
+# Rows and files are marked with numbers of tasks: the two kinds of tasks of one write must not share numbers.
 _GATHERING = 1 << 20
 _TASKS_A_CORE = 2
 
@@ -74,12 +74,12 @@ def execute_write(request: WriteRequest, source: Frame) -> WriteResult:
 
 
 def staging_kernel(operation: Operation) -> SourceKernel[WriteContext, StagedBatch]:
-    """What parks the rows of this operation: all of them, or for deletes their keys."""
+    """The kernel that stages the rows of this operation; for deletes only their keys."""
     return stage_keys if operation is Operation.DELETE else stage_rows
 
 
 def execute_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> WriteResult:
-    """`execute_write` for rows that the kernel of `staging_kernel` has already parked, wherever it ran."""
+    """`execute_write` for rows that the kernel of `staging_kernel` has already staged, wherever it ran."""
     with _timed_and_tidy(request) as finish:
         return finish(_write_staged(request, staged))
 
@@ -124,7 +124,7 @@ def _write_directly(request: WriteRequest, source: Frame) -> WriteResult:
 def _write_gathered(
     request: WriteRequest, write: OpenWrite, context: WriteContext, staged: Sequence[StagedBatch]
 ) -> list[WrittenFile]:
-    """New files for rows that were too scattered for the tasks that met them."""
+    """New files for rows that were too scattered for the tasks of the source."""
     if not staged:
         return []
     by_partition = _by_partition(staged)
@@ -139,7 +139,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
     refuse_too_many_partitions(len(by_partition), request.context)
     with _begun(request, announces=True) as write:
         context = request.context.for_attempt(write.attempt)
-        # Rows that replace a partition land in new groups: what is there now does not matter to them.
+        # Rows that replace a partition go into new groups: the existing ones do not matter.
         slices: Sequence[FileSlice] | None = None
         indexed = None
         if request.uses_record_index:
@@ -185,7 +185,7 @@ def _by_partition(staged: Sequence[StagedBatch]) -> dict[str, list[StagedBatch]]
 def _write_groups(
     request: WriteRequest, write: OpenWrite, context: WriteContext, planned: Sequence[PlannedRows], *, first: int = 0
 ) -> list[WrittenFile]:
-    """Run the work of all file groups, unless somebody who began earlier is seen writing to one of them.
+    """Run the work of all file groups, unless an earlier writer is detected in one of them.
 
     Files are numbered from `first` on.
     """
@@ -206,7 +206,7 @@ def _write_groups(
     files: list[WrittenFile] = []
     waves = early.waves(len(tasks), width=request.engine.parallelism) if early is not None else [range(len(tasks))]
     for wave in waves:
-        # A process that slept for long must not begin to write files that nobody will look for any more.
+        # A process that slept for long must not begin to write files that nobody would clean up.
         write.heartbeat.check()
         written = request.engine.run(
             write_bin,
@@ -220,7 +220,7 @@ def _write_groups(
 
 @contextmanager
 def _timed_and_tidy(request: WriteRequest) -> Iterator[Callable[[WriteResult], WriteResult]]:
-    """Around a whole write: yields what puts the time taken into a result, and removes the staged rows of a failure."""
+    """Wraps a whole write: yields a function that adds the duration to a result; removes staged rows on failure."""
     clock = request.runtime.clock
     started_s = clock.monotonic_s()
     try:
@@ -234,7 +234,7 @@ def _remove_staged(request: WriteRequest) -> None:
     try:
         request.environment.storage.delete_tree(request.context.staging)
     except StorageError as error:
-        # The outcome of the write stands, whatever becomes of its scratch files.
+        # The outcome of the write does not depend on its scratch files.
         _LOG.warning("%s was left behind: %s", request.context.staging, error)
 
 
@@ -253,7 +253,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
             remove_cancelled_plans(environment, write.at_start)
         refuse_changed_schema(environment, request.known_schema, write)
         if request.replaces and not len(write.at_start):
-            # Files beside an empty timeline are damage, which shows only as long as there are none of this write.
+            # Files without any instant are damage, which can only be detected before this write adds files.
             load_snapshot(environment.storage, environment.config, write.at_start, runtime=environment.runtime)
         yield write
     except BaseException as error:
@@ -262,7 +262,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         except TablekeeperError as second:
             error.add_note(f"Rolling back {write.inflight} failed as well ({second}); the next writer will do it.")
         finally:
-            # Whatever stops us here: a dead write must not seem to live.
+            # Whatever fails here: a dead write must not look alive.
             write.heartbeat.stop()
         raise
 
@@ -276,7 +276,7 @@ def _phantoms_of_overwrite(request: WriteRequest, partitions: Sequence[str]) -> 
 def _replaced_slices(
     request: WriteRequest, write: OpenWrite, partitions: Sequence[str]
 ) -> tuple[FileSlice, ...] | None:
-    """What an overwrite of these partitions hides; None for other writes."""
+    """The slices that an overwrite of these partitions hides; None for other writes."""
     if not request.replaces:
         return None
     if not len(write.at_start):
@@ -340,7 +340,7 @@ def _plan(
     in_plans = load_planned_groups(request.environment, write.at_start)
     new_buckets = _new_buckets(request, write)
     slices: dict[str, list[FileSlice]] = defaultdict(list)
-    # A bulk insert makes new groups, however small the present files are.
+    # A bulk insert makes new groups, however small the existing files are.
     fills = request.has_buckets or not request.is_bulk
     for file_slice in found if found is not None and fills else ():
         slices[file_slice.group.partition].append(file_slice)
@@ -361,7 +361,7 @@ def _plan(
 
 
 def _may_share_with_earlier(request: WriteRequest, write: OpenWrite) -> bool:
-    """Whether a bucket that is not there yet may be one that an earlier writer is filling: deletes must reach it too.
+    """Whether an earlier writer may be creating a missing bucket: deletes must reach it too.
 
     Log files of one slice are merged in the order in which their writers began.
     """
@@ -370,10 +370,9 @@ def _may_share_with_earlier(request: WriteRequest, write: OpenWrite) -> bool:
 
 
 def _new_buckets(request: WriteRequest, write: OpenWrite) -> NewBuckets:
-    """How this write makes file groups for buckets that have none: to itself, or shared with other writers.
+    """How this write makes file groups for buckets that have none: its own, or shared with other writers.
 
-    A bulk insert writes base files even where groups are shared; conflicts are then looked for as in the optimistic
-    mode.
+    A bulk insert writes base files even if groups are shared; conflicts are then detected as in the optimistic mode.
     """
     environment = request.environment
     if not environment.concurrency.is_non_blocking:
@@ -389,7 +388,7 @@ def _look_up(
     by_partition: Mapping[str, Sequence[StagedBatch]],
     slices: dict[str, list[FileSlice]],
 ) -> dict[str, list[Tagged]]:
-    """By partition, which staged rows its slices hold."""
+    """The staged rows that the slices already have, by partition."""
     ends = _base_ends(request, write, [each for found in slices.values() for each in found if each.logs])
     size = sum(each.size for found in slices.values() for each in found) or 1
     tasks: list[tuple[str, TagTask]] = []
@@ -413,7 +412,7 @@ def _look_up(
 def _base_ends(
     request: WriteRequest, write: OpenWrite, slices: Sequence[FileSlice]
 ) -> dict[FileGroupId, CompletionTime | None]:
-    """When the base files of these slices became visible; None if nobody knows any more."""
+    """When the base files of these slices became visible; None if that is no longer known."""
     environment = request.environment
     archived = archived_completions(environment.storage, environment.config)
     bases = [each.base for each in slices if each.base is not None]

@@ -1,10 +1,10 @@
-"""Phantoms: what concurrent commits brought that a write should have seen (see `txn/concurrent_commits.py`).
+"""Phantoms: rows of concurrent commits that a write should have seen (see `txn/concurrent_commits.py`).
 
-- An upsert or delete looked its keys up when it began. A key that was inserted since is one that it would have updated
-  or deleted; committed beside it, the key would be there twice, or would outlive its deletion.
+- An upsert or delete looked its keys up when it began. It would have updated or deleted a key
+  that was inserted since; if both committed, the table would have the key twice, or keep it despite its deletion.
 - An overwrite or deletion of partitions hides the file groups that it found. One that appeared since would stay.
 
-What an insert adds needs nobody's consent: it does not look keys up.
+An insert has no phantoms: it does not look keys up.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PhantomKeys:
 def base_ends(timeline: Timeline, slices: Sequence[FileSlice]) -> dict[FileGroupId, CompletionTime]:
     """When the base files of slices became visible, beside writers that may have begun before.
 
-    The archive leaves commits alone that completed while a write was at work: where one is, its base is too.
+    The archive keeps commits that completed while a write was running, so the base files of these are known.
     """
     bases = [each.base for each in slices if each.base is not None]
     ends = {base.group: timeline.completion_of(base.instant) for base in bases}

@@ -1,6 +1,6 @@
-"""Before a write: do the rows fit the table, what do the kernels need to know, and what follows from the operation.
+"""Before a write: check that the rows fit the table, and collect what the kernels need to know.
 
-A `WriteRequest` is a write as its caller asked for it, checked and not begun yet.
+A `WriteRequest` is a requested write that has been checked and has not begun.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """A write as asked for. `extra` goes into the commit's metadata; `known_schema` is what it was planned on.
+    """A requested write. `extra` goes into the commit's metadata; `known_schema` is the schema it was planned with.
 
-    `refuse` is asked under the commit's lock, on the timeline as it is then, and raises if the write is not wanted.
+    `refuse` is called under the commit's lock, with the timeline as it is then, and raises if the write is not wanted.
     """
 
     environment: TableEnvironment
@@ -78,7 +78,7 @@ class WriteRequest:
 
     @property
     def looks_up_keys(self) -> bool:
-        """Whether rows that are there already decide what becomes of the rows given."""
+        """Whether existing rows affect what happens to the given rows."""
         return self.operation in (Operation.UPSERT, Operation.DELETE)
 
     @property
@@ -91,19 +91,19 @@ class WriteRequest:
 
     @property
     def tags_keys(self) -> bool:
-        """Whether keys are looked for in the files. With the bucket index the hash tells where one can be."""
+        """Whether keys are looked up. With the bucket index the hash determines the file group."""
         return self.looks_up_keys and not self.has_buckets
 
     @property
     def uses_record_index(self) -> bool:
-        """Whether the record index is asked where keys are: where there is one, unless another index was named."""
+        """Whether keys are looked up in the record index: if there is one and no other index was requested."""
         settings = self.context.settings
         asks = settings.index is IndexKind.RECORD_INDEX or not settings.names_index
         return self.tags_keys and self.policy.has_record_index and asks
 
     @property
     def writes_directly(self) -> bool:
-        """Rows that need no file group found for them go straight into new files."""
+        """Whether rows go directly into new files, because they need no existing file group."""
         gathers = self.is_bulk and self.context.settings.bulk_insert_sort.gathers_partitions
         return (self.is_bulk or self.replaces) and not (self.has_buckets or self.combines or gathers)
 
@@ -120,14 +120,14 @@ class WriteRequest:
         return encode_requested_replace_metadata(RequestedReplaceMetadata(operation=self.operation))
 
 
-# Little enough for a process to hold for each of its threads; for tasks in other processes it would travel many times.
+# Small enough for each thread of this process; for tasks in other processes it would be sent many times.
 _CARRIED_BYTES = 1 << 20
 
 
 def load_begin(environment: TableEnvironment, *, names: Sequence[str] | None = None) -> tuple[Timeline, pa.Schema]:
-    """What work on a table begins with: the timeline, of these `names` if they are given, and the schema on it.
+    """The beginning of any work on a table: loads the timeline, from these `names` if given, and its schema.
 
-    The lock is looked at on the way, since it will be wanted soon.
+    It also reads the lock, which will be needed soon.
     """
     timeline, (schema, _) = load_timeline_beside(
         environment.storage,

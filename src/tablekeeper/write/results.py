@@ -1,4 +1,4 @@
-"""What the kernels of a write bring back, and what the caller of a write gets."""
+"""The results of the kernels of a write, and the result for the caller."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WriteResult:
-    """Outcome of a write: one commit, also where nothing changed (a delete of keys that are not there).
+    """The result of a write: one commit, even if nothing changed (a delete of keys that do not exist).
 
-    Rows that say of themselves that they are deleted count as deleted, and rows that lost against a newer version in
-    the table count as nothing. `counts_are_exact` is False where rows went into logs on top of others: which of
-    them win, and in a bucket which of them are new, shows when the logs are merged. They count as updated or deleted
-    then, so that fewer may be. `rows_deleted` is None where whole files were replaced, whose rows nobody counts.
+    Rows marked as deleted count as deleted; rows that lost against a newer version in the table are not counted.
+    `counts_are_exact` is False if rows went into logs on top of others: only the merge of the logs shows which of them
+    win, and in a bucket which of them are new. Until then they count as updated or deleted, which may be too many.
+    `rows_deleted` is None if whole files were replaced, whose rows are not counted.
 
-    `services` are the results of table services that ran after the write, and plans that it only put on the timeline.
+    `services` are the results of table services that ran after the write, and plans that it only scheduled.
     """
 
     operation: str

@@ -1,13 +1,13 @@
 """The schema of a write: whether the rows fit the table's, and how it may change while the write runs.
 
-Keys and partition paths are made of the text of values. A column that they are made of may therefore get another type
-only if the text of every value stays the same; otherwise rows that are there would never be found again, and a second
-row with the same key would join them.
+Keys and partition paths are made of the text of values. So the type of such a column may change only if the text of
+every value stays the same; otherwise existing rows would not be found again, and rows with the same key would be added.
 
-Another writer may give the table new columns or wider types meanwhile. A write is planned on the schema that it finds.
-If that has changed before the write begins, base files that hold the new columns would be rewritten without them, so
-that the write must start over. If it changes later, other file groups are concerned (the same ones would be a conflict
-anyway), and the write only has to record the schema of both: the one recorded last is the table's."""
+Another writer may add columns or widen types at the same time. A write is planned with the schema that it finds. If the
+schema changes before the write begins, base files with new columns would be rewritten without them, so the write must
+start again. If it changes later, other file groups are affected (the same ones would be a conflict anyway), and the
+write only has to record the merged schema: the last recorded schema is the table's.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Plans that are not executed: cancelled by somebody, left behind by a dead executor, or too old.
 
 Cancelling a plan is durable: the request is written under the lock before anything else happens. A running executor
-finds it within seconds and removes the plan itself; where nobody executes it, the caller does. An executor that
-committed before wins, and the caller is told.
+finds it within seconds and removes the plan itself; if nobody is executing the plan, the caller removes it. If the
+executor has committed before, the plan stays completed, and the result says so.
 
-Lazy clean goes through the pending plans, one transaction each: it leaves those with an active heartbeat alone, and
-puts a rollback on the timeline for those that were cancelled, for mutable ones that are inflight, were rolled back
-half way or are older than the rollback delay, and for cancellable ones that are older than it. A plan that was given an
-age of its own goes by that. From then on nobody begins to execute them. The rollbacks are executed after that.
+Lazy clean handles each pending plan in a transaction of its own. It leaves plans with an active heartbeat alone. It
+puts a rollback on the timeline for cancelled plans, for mutable ones that are inflight, half rolled back or older than
+the rollback delay, and for cancellable ones older than that delay. For a plan with an age limit of its own that limit
+counts instead. From then on nobody begins to execute these plans. Then the rollbacks are executed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CancelResult(Result):
-    """What became of a request to cancel a plan.
+    """The result of a request to cancel a plan.
 
-    `outcome` is "removed"; "completed" if the executor had committed before; or "requested" if it still runs: it
-    stops within seconds, and should it have died, the next clean removes the plan.
+    `outcome` is "removed"; "completed" if the executor had committed before; or "requested" if it is still running: it
+    stops within seconds, and if it has died, the next clean removes the plan.
     """
 
     instant: RequestedTime
@@ -56,7 +56,7 @@ class CancelResult(Result):
 
     def __repr__(self) -> str:
         says = {
-            "removed": "is off the timeline",
+            "removed": "was removed",
             "completed": "was already completed, and stays",
             "requested": "is being executed; its executor has been told to stop",
         }
@@ -66,7 +66,7 @@ class CancelResult(Result):
 def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason: str, wait_s: float) -> CancelResult:
     """Cancel a pending plan, and wait up to `wait_s` seconds for a running executor to let go of it.
 
-    A plan that is neither cancellable nor mutable goes only if its files are so damaged that it cannot succeed.
+    A plan that is neither cancellable nor mutable is removed only if its files are so damaged that it cannot succeed.
     """
     damage = _load_damage(environment, instant)
     asked = _ask(environment, instant, reason=reason, is_hopeless=bool(damage))
@@ -86,9 +86,9 @@ def cancel_plan(environment: TableEnvironment, instant: RequestedTime, *, reason
 
 
 def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approve: Callable[[Instant], bool]) -> bool:
-    """Roll back whatever was done of a pending plan, and take it off the timeline. False if `approve` said no.
+    """Roll back a pending plan and remove it from the timeline. False if `approve` said no.
 
-    `approve` is asked under the lock about the plan as it is then.
+    `approve` is called under the lock with the plan as it is then.
     """
     outcome = rollback_approved(
         environment,
@@ -100,21 +100,21 @@ def remove_plan(environment: TableEnvironment, instant: RequestedTime, *, approv
 
 
 def remove_failed_plans(environment: TableEnvironment, settings: LifecycleSettings) -> tuple[RequestedTime, ...]:
-    """Lazy clean: take plans off the timeline that were cancelled, and mutable ones that nobody executes."""
+    """Lazy clean: remove cancelled plans, and mutable ones that nobody is executing."""
     timeline = environment.load_timeline()
     _finish_removals(environment, timeline)
     return _remove(environment, [plan.requested_at for plan in timeline.pending_plans], settings)
 
 
 def remove_failed_plan(environment: TableEnvironment, instant: RequestedTime, settings: LifecycleSettings) -> bool:
-    """The same for one plan; False if it has gone by now, or stays."""
+    """The same for one plan; False if it is already gone, or stays."""
     return bool(_remove(environment, [instant], settings))
 
 
 def why_removed(
     plan: Instant, flags: PlanFlags, settings: LifecycleSettings, *, age_s: float, is_cancelled: bool
 ) -> str:
-    """Why lazy clean takes a pending plan off that nobody holds; `""` if it leaves it alone. Pure."""
+    """Why lazy clean removes a pending plan that nobody holds; `""` if it keeps it. Pure."""
     if is_cancelled:
         return "cancelled"
     if flags.mutable and plan.state is State.INFLIGHT:
@@ -129,7 +129,7 @@ def why_removed(
 def _remove(
     environment: TableEnvironment, plans: Iterable[RequestedTime], settings: LifecycleSettings
 ) -> tuple[RequestedTime, ...]:
-    """Put the rollbacks of those that may go on the timeline, then execute them; the plans that are gone."""
+    """Schedule the rollbacks of plans to be removed, then execute them; returns the removed plans."""
     scheduled = []
     for instant in plans:
         rollback = schedule_rollback(
@@ -145,7 +145,7 @@ def _remove(
 
 
 def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
-    """Rollbacks whose plan has gone already, and whose process died before it could say so."""
+    """Finish rollbacks whose plan is already gone, and whose process died before it completed them."""
     for rollback in timeline.pending_rollbacks:
         planned = load_rollback_plan(environment.storage, environment.config, rollback)
         if planned is None or planned.instant is None:
@@ -156,7 +156,7 @@ def _finish_removals(environment: TableEnvironment, timeline: Timeline) -> None:
 
 
 def _load_damage(environment: TableEnvironment, instant: RequestedTime) -> str:
-    """Why a plan that others count on cannot succeed. Without the lock: files are listed, and perhaps read."""
+    """Why a plan that cannot be cancelled cannot succeed. Without the lock: files are listed, and perhaps read."""
     current, _ = find_plan(environment.load_timeline(), instant)
     if current.is_completed:
         return ""
@@ -170,7 +170,7 @@ def _load_damage(environment: TableEnvironment, instant: RequestedTime) -> str:
 def _ask(
     environment: TableEnvironment, instant: RequestedTime, *, reason: str, is_hopeless: bool
 ) -> CancelResult | None:
-    """Write the request down; a result if there is nothing to wait for."""
+    """Save the request; a result if there is nothing to wait for."""
     with environment.locked() as held:
         timeline = held.load_timeline()
         current, _ = find_plan(timeline, instant)
@@ -195,18 +195,18 @@ def _refuse_binding(environment: TableEnvironment, current: Instant) -> None:
 
 
 def _may_go(held: LockedEnvironment, now: Timeline, current: Instant, settings: LifecycleSettings) -> bool:
-    """Whether lazy clean takes this plan off. Asked under the lock, about the plan as it is then."""
+    """Whether lazy clean removes this plan. Called under the lock, with the plan as it is then."""
     if _is_held(held, current):
         return False
     if load_cancel_request(held.storage, current.requested_at) is not None:
         return True
     flags = load_pending_outline(held.storage, held.config, current).flags
     if flags.mutable and find_rollback(held.storage, held.config, now, current) is not None:
-        # A rollback that died may have left it requested again; nobody executes it any more.
+        # A rollback that died may have left it requested again; nobody will execute it.
         return True
     reason = why_removed(current, flags, settings, age_s=_age_s(held, current), is_cancelled=False)
     if reason and not flags.mutable:
-        # A mutable plan goes with its rollback anyhow; one that is only cancellable needs the wish to be on record.
+        # A mutable plan is removed with its rollback anyway; one that is only cancellable needs a cancel request.
         held.lease.check()
         now_ms = held.runtime.clock.now_ms()
         save_cancel_request(
@@ -220,6 +220,6 @@ def _is_held(environment: TableEnvironment, current: Instant) -> bool:
 
 
 def _age_s(environment: TableEnvironment, current: Instant) -> float:
-    """How long the plan has waited; no time at all for one whose scheduler's clock is ahead of ours."""
+    """How long the plan has been pending; 0 if its scheduler's clock is ahead of ours."""
     scheduled_ms = parse_time(current.requested_at.value, zone=environment.config.time_zone)
     return max(0.0, (environment.runtime.clock.now_ms() - scheduled_ms) / 1000)

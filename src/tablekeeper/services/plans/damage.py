@@ -1,7 +1,8 @@
 """Plans that cannot succeed, because files that they rewrite are damaged.
 
-Writers and other services count on a plan that is neither cancellable nor mutable, so that it stays until it was
-executed. One that cannot be executed would stay for good, and with it everything that waits for it: it may go.
+A plan that is neither cancellable nor mutable stays until it is executed, because writers and other services rely on
+that. If its files are damaged, it would stay forever and block everything that waits for it: therefore it may be
+removed.
 """
 
 from __future__ import annotations

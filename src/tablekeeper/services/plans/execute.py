@@ -1,15 +1,15 @@
-"""The life of a plan after it was scheduled: guard, execute, commit, roll back. Once for all kinds.
+"""The life of a plan after it was scheduled: guard, execute, commit, roll back. The same for all kinds of plans.
 
-Before anything else the executor passes the guard, in one transaction: if the plan has an active heartbeat, it is
-held, and we stop; a mutable plan must not be inflight nor the target of a rollback either; then our
-heartbeat starts. So a plan has at most one executor, and nobody rolls it back meanwhile.
+First the executor passes the guard, in one transaction: it stops if the plan is held, that is, has an active heartbeat,
+or if a mutable plan is inflight or being rolled back; then it starts its own heartbeat. So a plan has at most one
+executor, and nobody rolls it back in the meantime.
 
-An attempt that failed is rolled back: by the executor itself if it can, by the next one otherwise. An immutable plan
-stays and is executed again; a mutable one goes with its attempt. A cancellable plan that has to yield, and any plan
-that was cancelled, is removed: the wish is written down first, so that a death on the way is no way back.
+A failed attempt is rolled back, by its executor if possible, otherwise by the next one. An immutable plan stays and is
+executed again; a mutable one is removed with its attempt. A cancellable plan that has to yield and any cancelled plan
+is removed: a cancel request is saved first, so that the removal is finished even if the process dies.
 
-A process that slept through the end of its heartbeat finds out before it publishes a file (`AttemptGuard`), and at the
-latest under the lock of the commit.
+A process that slept until its heartbeat expired notices before it publishes a file (`AttemptGuard`), and at the latest
+under the lock of the commit.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def execute_plan(
 ) -> ServiceResult:
     """Execute the plan, or raise and leave the table as it was.
 
-    `PlanHeldError` if another process is executing it. A plan that was completed already is no error: the result says
-    so. `request` is a prepared write of the service's operation.
+    `PlanHeldError` if another process is executing it. If the plan is already completed, the result says so. `request`
+    is a prepared write of the service's operation.
     """
     clock = request.runtime.clock
     started_s = clock.monotonic_s()
@@ -126,7 +126,7 @@ def _pass_guard(
         refuse_cancelled(current, cancelled)
         refuse_lost_completion(held, current)
         if is_retry:
-            # Much was read since.
+            # Reading took some time.
             held.lease.check()
         attempt, heartbeat = begin_attempt(held, instant)
         if not is_retry:
@@ -169,7 +169,7 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
         )
         raise CorruptTableError(file=error.file, reason=reason) from error
     except StorageError:
-        # A process that took the plan over may have completed it, and a clean may have deleted what is read here.
+        # Another process may have taken the plan over and completed it, and a clean may have deleted its input.
         AttemptGuard(StorageHandle(environment.storage), entered.attempt, runtime=environment.runtime).check_now()
         raise
     written = finish_write(
@@ -202,9 +202,9 @@ def _execute(request: WriteRequest, service: Service, entered: _Entered) -> Serv
 
 
 class _Approval:
-    """Asked under the lock of the commit whether the attempt is still ours and wanted.
+    """Checks, under the lock of the commit, that the attempt is still ours and wanted.
 
-    What an earlier attempt published after it had been rolled back would become visible with this commit, and goes.
+    Files that an earlier attempt published after its rollback would become visible with this commit, and are deleted.
     """
 
     def __init__(self, environment: TableEnvironment, entered: _Entered, rewritten: Rewritten) -> None:
@@ -222,14 +222,14 @@ class _Approval:
         strays: frozenset[str] = frozenset()
         if self._has_predecessors:
             strays = _load_files_of_attempts(self._environment, self._entered) - self._own
-        # After the listing: as long as the attempt is ours, what was there before is no successor's.
+        # After the listing: as long as the attempt is ours, the listed files are not those of a successor.
         self._guard.check_now()
         if strays:
             self._entered.attempt.driver_storage(self._environment.storage).delete_many(sorted(strays))
 
 
 def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
-    """Roll back what an earlier attempt left, and put the plan inflight anew."""
+    """Roll back an earlier attempt, and put the plan inflight again."""
     requested_at = entered.instant.requested_at
 
     def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
@@ -256,7 +256,7 @@ def _begin_again(environment: TableEnvironment, entered: _Entered) -> Instant:
 
 
 def _refuse_lost(environment: TableEnvironment, entered: _Entered) -> None:
-    """Raise `FencedError` if the plan may be another executor's by now. Under the lock nobody takes it."""
+    """Raise `FencedError` if another executor may have taken the plan over. Under the lock nobody can."""
     entered.heartbeat.check()
     if not _is_ours(environment, entered):
         raise _lost(entered.instant.requested_at)
@@ -279,9 +279,9 @@ def _load_files_of_attempts(environment: TableEnvironment, entered: _Entered) ->
 
 
 def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseException) -> None:
-    """After a failed attempt: clean up what is ours to clean up. What cannot be done here, the next one does."""
+    """After a failed attempt: clean up what belongs to it. The next process does what cannot be done here."""
     if isinstance(cause, CommitOutcomeUnknownError):
-        # The last request may still land: nobody may touch the attempt before the heartbeat has lapsed.
+        # The last request may still succeed: nobody may touch the attempt before the heartbeat has expired.
         entered.heartbeat.abandon()
         return
     try:
@@ -302,9 +302,9 @@ def _give_up(environment: TableEnvironment, entered: _Entered, cause: BaseExcept
 
 
 def _is_lost(entered: _Entered, cause: BaseException) -> bool:
-    """Whether no later attempt at the plan can succeed: cancelled, beaten while cancellable, or its rows have changed.
+    """Whether no later attempt can succeed: cancelled, lost to a writer while cancellable, or its rows have changed.
 
-    The last is for clustering, which has no right to the rows that a writer put into its file groups (RFC-71).
+    The last case is clustering: it must not rewrite file groups that a writer has changed since (RFC-71).
     """
     if isinstance(cause, ConflictError):
         is_stale = entered.instant.action is Action.CLUSTERING and bool(cause.file_groups)
@@ -316,7 +316,7 @@ def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
     def approve(_: LockedEnvironment, __: Timeline, current: Instant) -> bool:
         if current.state is not State.INFLIGHT or not _is_ours(environment, entered):
             return False
-        # Under the lock: once it is free the next executor may come, and beats under the same name.
+        # Under the lock: once it is free, the next executor may start its heartbeat under the same name.
         entered.heartbeat.stop()
         return True
 
@@ -328,7 +328,7 @@ def _roll_back(environment: TableEnvironment, entered: _Entered) -> None:
 
 
 def _cancel(environment: TableEnvironment, entered: _Entered, cause: BaseException) -> None:
-    """The plan cannot succeed any more. The wish comes first: a death after it leaves a plan that is known to go."""
+    """Remove a plan that cannot succeed. The cancel request comes first, in case this process dies."""
     instant = entered.instant.requested_at
     with environment.locked() as held:
         current = held.load_timeline().find(instant)
@@ -352,7 +352,7 @@ def _completed_before(environment: TableEnvironment, service: Service, completed
     metadata = load_commit_metadata(environment.storage, environment.config, completed)
     if metadata.operation is not service.kind.operation:
         raise InvalidRequestError(f"{completed} is no plan of {service.kind.value}: there is nothing to execute.")
-    # Those that the plan named: a clustering replaced them, and wrote new ones.
+    # The file groups of the plan: a clustering replaced them and wrote new ones.
     planned = metadata.file_groups if metadata.replaced is None else metadata.replaced_groups
     return ServiceResult(
         instant=completed.requested_at,

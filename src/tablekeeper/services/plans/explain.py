@@ -1,4 +1,4 @@
-"""What a service would do if it were scheduled now, and why: a draft told to people. Changes nothing."""
+"""What a service would do if it were scheduled now, and why: a readable draft. Changes nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A dry run. `work` would be done; `left_out` would not, each with its reason.
+    """A dry run: `work` would be done; `left_out` would not, each with a reason.
 
-    The window is that of incremental planning: instants that completed from `since` on were looked at, and `partitions`
-    says why each partition was. With `is_full` all partitions were, because of `why_full`.
+    The window is that of incremental planning: it covers instants that completed from `since` on, and `partitions` says
+    why each partition is in it. With `is_full` all partitions were examined, because of `why_full`.
     """
 
     service: str
@@ -46,7 +46,7 @@ class Explanation:
 
     @property
     def bytes_out(self) -> int:
-        """About how many would be written: what the base files hold, and half of what the logs add."""
+        """An estimate of the bytes written: the base files, and half of the logs."""
         slices = [file_slice for work in self.work for file_slice in work.slices]
         bases = sum(each.base.size for each in slices if each.base is not None)
         return bases + (self.bytes_in - bases) // 2

@@ -1,18 +1,19 @@
-"""Writers of others, Java's above all, beside whom a plan is scheduled.
+"""Concurrent writers of other programs, mainly Java, when a plan is scheduled.
 
 A Java writer takes its instant time first, puts it on the timeline, and loads the timeline later. One of our plans that
 is scheduled and completed in between has a later time than the writer, who finds the new base files nevertheless, and
 may put rows into a small one of them. The file that it writes so has the older time, lies below ours, and its rows are
 never seen. Where the writer loaded before, it may rewrite a base file that the plan merges, with the same end.
 
-So a plan is put on the timeline only when every such writer has said what it touches: it says so when it goes inflight,
-and has loaded its timeline by then. File groups that it named are left out, and come back as missing partitions.
+So a plan is published only when every such writer has announced what it touches. A writer does so when it goes
+inflight, and has loaded its timeline by then. The announced file groups are left out and recorded as missing
+partitions.
 
 Java names the file groups of its updates. Of its inserts it says how many go into a partition, and with most indexes
 not where: small base files without logs may get them. Those are left out in such a partition too.
 
-Our own writers need no waiting: they look at their commit whether somebody overtook them. They are told by the text in
-their heartbeats; Java leaves its own empty. A writer without an active heartbeat is dead, or alone on the table.
+Our own writers need no waiting: their commit checks whether somebody overtook them. They are recognised by the text in
+their heartbeat files; Java's are empty. A writer without an active heartbeat is dead, or alone on the table.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ForeignWrites:
-    """The pending writes of others: `silent` ones have not said what they touch, `announced` groups are theirs.
+    """Pending writes of other programs: `silent` ones have announced nothing, `announced` are the groups of the others.
 
-    `filled` are the partitions with inserts that may go into any base file without logs.
+    `filled` are partitions with inserts that may go into any base file without logs.
     """
 
     silent: tuple[Instant, ...] = ()

@@ -1,13 +1,13 @@
-"""Are the files that a plan rewrites all there, and whole? Asked when it is scheduled and before it is executed.
+"""Checks that the files of a plan exist and are complete, when it is scheduled and before it is executed.
 
-A rewrite of a slice that has lost a file would seal the loss: the new file looks right, and the commit that knew
-better is archived some day. So the input of a plan is compared with what commits on the active timeline say, and with
-the plan itself. Whatever does not fit is a `CorruptTableError`, before anything is published or written.
+Rewriting a slice that has lost a file would make the loss permanent: the new file looks right, and the commit that
+proves the loss is archived some day. So the input of a plan is compared with the commits on the active timeline and
+with the plan itself. A mismatch is a `CorruptTableError`, before anything is published or written.
 
-Only commits that can tell are loaded. The names of files carry their instants, so that the commits of the planned files
-are known. A file that is lost is in no slice: when a plan is scheduled, the commits of the planning window tell of
-those, and of partitions that an earlier plan left open, or where there is no window, the commits since the oldest
-planned file. A plan that was compared so says it, and its execution does not look there again.
+Only the relevant commits are loaded. The names of files contain their instants, so the commits of the planned files are
+known. A lost file is in no slice: when a plan is scheduled, lost files are found by the commits of the planning window,
+for partitions that an earlier plan left open, and without a window, by the commits since the oldest planned file. The
+plan records this check, and its execution does not repeat it.
 """
 
 from __future__ import annotations

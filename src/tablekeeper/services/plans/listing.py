@@ -82,7 +82,7 @@ class PlanListing(Listing[PendingPlanView]):
 
 
 def load_plan_listing(environment: TableEnvironment) -> PlanListing:
-    """The pending plans as they are now; one that leaves while it is looked at is left out."""
+    """The pending plans as they are now, without those that disappear in the meantime."""
     timeline = environment.load_timeline()
     heartbeats = environment.load_heartbeats()
     views = [_load_view(environment, instant, heartbeats) for instant in timeline.pending_plans]

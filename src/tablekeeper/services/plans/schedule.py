@@ -1,14 +1,14 @@
-"""Making a plan and putting it on the timeline: the first half of every plan's life.
+"""Makes a plan and puts it on the timeline: the first half of every plan's life.
 
-Planning happens without the lock, on the timeline as it was when it began. Publishing happens under it: what completed
-meanwhile is read, and the draft is brought up to date with it. A slice that only got more log files takes them along,
-because a commit that completed before the plan's requested time belongs to the slices that the plan rewrites; work
-whose files changed in any other way is dropped. Partitions that the news touched are recorded as missing: the window of
-the next plan begins at this plan's requested time, and would not see them. Where commits have left the timeline, by a
-rollback or into the archive, the news cannot be told, and the plan is made anew.
+Planning happens without the lock, on the timeline as it was at the beginning. Publishing happens under the lock: new
+commits are read, and the draft is updated with them. A slice that only got more log files includes them, because a
+commit that completed before the plan's requested time belongs to the slices of the plan; work whose files changed in
+any other way is dropped. Partitions touched by the new commits are recorded as missing: the window of the next plan
+begins at this plan's requested time, and would not see them. If commits have left the timeline, by a rollback or an
+archive, the new commits cannot be determined, and the plan is made again.
 
-Beside a writer of another program that has not said yet what it touches no plan is put on the timeline (see
-`foreign_writes.py`): it is waited for, within bounds.
+While a writer of another program has not yet announced what it touches, no plan is published: we wait for it for a
+limited time (see `foreign_writes.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A draft with what it was made from: the table at a moment, and the partitions that were looked at and why."""
+    """A draft with its basis: a snapshot of the table, and the examined partitions with the reasons."""
 
     draft: Draft
     window: PlanningWindow
@@ -66,7 +66,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledPlan:
-    """A plan that is on the timeline, to be executed by anybody. `instant` names it."""
+    """A plan on the timeline, which any process can execute. `instant` identifies it."""
 
     instant: RequestedTime
     service: str
@@ -143,7 +143,7 @@ def schedule_plan(
         try:
             refuse_damaged_draft(environment, drafted.draft, drafted.snapshot, drafted.window)
         except NotFoundError:
-            # A commit of the draft's timeline was taken back or archived meanwhile.
+            # A commit of the draft's timeline was rolled back or archived in the meantime.
             rounds_left -= 1
             continue
         withdraw_idle_rollbacks(environment, drafted.timeline)
@@ -160,7 +160,7 @@ def schedule_plan(
 def _publish(
     environment: TableEnvironment, service: Service, drafted: Drafted, flags: PlanFlags
 ) -> ScheduledPlan | ForeignWrites | None:
-    """The plan on the timeline; None if the news left nothing of it, or the writers that have to be waited for."""
+    """The published plan; None if new commits left no work; or the writers to wait for."""
     with environment.locked() as held:
         timeline = held.load_timeline()
         requested_at = RequestedTime(next_time(held, timeline))
@@ -224,8 +224,8 @@ def _with_news(
     load = partial(load_commit_metadata, environment.storage, environment.config)
     metadata = environment.runtime.threads.map(load, news)
     draft = drafted.draft
-    # A log compaction merges the logs that it planned and no others: it planned only those that no older write, still
-    # under way or complete, can come to lie between.
+    # A log compaction merges only the logs that it planned: between those no log of an older write, running or
+    # completed, can appear.
     takes_logs = service.kind is not ServiceKind.LOG_COMPACTION
     for instant, commit in zip(news, metadata, strict=True):
         draft = _advance(draft, instant, commit, takes_logs=takes_logs)
@@ -271,7 +271,7 @@ def _with_logs(file_slice: FileSlice, added: dict[FileGroupId, list[WriteStat]])
 
 
 def _without(draft: Draft, groups: frozenset[FileGroupId], *, reason: str) -> Draft:
-    """The draft less the work on these groups, whose partitions come back."""
+    """The draft without the work on these groups, whose partitions are left to the next plan."""
     kept: list[Work] = []
     left_out = list(draft.left_out)
     for work in draft.work:

@@ -1,7 +1,7 @@
-"""What a table service is to the plans, and the values that they share: a draft, what it left out and why, and results.
+"""The protocol of a table service, and the values that all share: drafts, what they left out and why, and results.
 
-Which slices are rewritten, a strategy decides; how they are rewritten, the service; everything else about a plan
-(publishing it, guarding it, retrying or giving it up) is the same for all and lives beside this module.
+A strategy decides which slices are rewritten, and the service how. Everything else about a plan (publishing it,
+guarding it, retrying or giving it up) is the same for all services, and in the other modules of this package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a plan does not do, and why. `comes_back`: the partition is recorded as missing for the next plan."""
+    """Work that is not in a plan, and why. `comes_back`: the partition is recorded as missing for the next plan."""
 
     partition: str
     reason: str
@@ -43,7 +43,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChoice:
-    """What a strategy makes of the partitions that may need work."""
+    """A strategy's choice among the partitions that may need work."""
 
     chosen: tuple[str, ...]
     left_out: tuple[LeftOut, ...] = ()
@@ -76,18 +76,18 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What the data work brought back. `replaced` file groups are hidden from the commit on; None if none are."""
+    """The result of the data work. The commit hides the `replaced` file groups; None if there are none."""
 
     files: tuple[WrittenFile, ...]
     replaced: Mapping[str, tuple[str, ...]] | None = None
 
 
 class PlanningStrategy(Protocol):
-    """What the services need of a strategy."""
+    """What the services need from a strategy."""
 
     @property
     def name(self) -> str:
-        """How people call the strategy: Java's class name, or the Python path of a class of the user's own."""
+        """The name of the strategy: Java's class name, or the Python path of the user's own class."""
         ...
 
     @property
@@ -102,17 +102,17 @@ class PlanningStrategy(Protocol):
 
     @property
     def scope(self) -> str:
-        """What decides about slices and partitions that are passed over for good; equal scopes follow each other."""
+        """The settings that decide what is never taken; plans of equal scope can be incremental."""
         ...
 
     @property
     def is_incremental(self) -> bool:
-        """Whether the strategy can do with the partitions that were touched; otherwise it is given all."""
+        """Whether the strategy only needs the partitions that were touched; otherwise it gets all of them."""
         ...
 
     @property
     def ranks_partitions(self) -> bool:
-        """Whether the choice of a partition depends on which others there are, so that all names are needed for it."""
+        """Whether the choice of a partition depends on the others, so that it needs the names of all."""
         ...
 
     def choose_partitions(self, partitions: Sequence[str]) -> PartitionChoice:
@@ -125,7 +125,7 @@ class PlanningStrategy(Protocol):
 
 
 class Service(Protocol):
-    """What differs between the kinds of plans. Strategies and settings are inside; the timeline is not touched."""
+    """What differs between the kinds of plans. It contains strategy and settings, and does not touch the timeline."""
 
     @property
     def kind(self) -> ServiceKind: ...
@@ -136,22 +136,22 @@ class Service(Protocol):
         ...
 
     def plan(self, snapshot: Snapshot, *, planned: frozenset[FileGroupId]) -> Draft:
-        """What to rewrite of the partitions in `snapshot`, leaving alone the groups that others plan to. Pure."""
+        """The work in the partitions of `snapshot`, without the groups in other plans. Pure."""
         ...
 
     @property
     def plan_strategy(self) -> Strategy:
-        """What plans that are made here name, so that every executor does the same."""
+        """The strategy that the plans name, so that every executor does the same."""
         ...
 
     def rewrite(self, attempt: Attempt, plan: Plan) -> Rewritten:
-        """Do the data work through the engine. May run again after a failure; files have names of their own."""
+        """Do the data work through the engine. Can be repeated after a failure; each attempt has its own file names."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceResult(Result):
-    """Outcome of an execution. `outcome` is "completed", or "already completed" if somebody else did it before."""
+    """The result of an execution. `outcome` is "completed", or "already completed" if another process was faster."""
 
     instant: RequestedTime
     service: str

@@ -1,8 +1,8 @@
 """What planning strategies of all services share: finding them by name, measuring slices, saying what was left out.
 
-A strategy is pure. It is asked twice: which partitions to look into, and which of their slices to rewrite. Whatever it
-does not take it accounts for with a reason, and says whether the partition has to be looked at again by the next plan
-(`comes_back`): it has to where work was left undone, and need not where the next plan would pass it over as well.
+A strategy is pure. It makes two choices: which partitions to look into, and which of their slices to rewrite. For
+everything that it leaves out it gives a reason, and says whether the next plan has to look at the partition again
+(`comes_back`): yes if work was left undone, no if the next plan would leave it out as well.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T", bound=CompactionSettings | LogCompactionSettings | ClusteringSe
 
 
 class StrategyService:
-    """What services have in common: they leave the choice to a strategy, which plans name for their execution."""
+    """The base of services that leave the choice to a strategy, which their plans name."""
 
     def __init__(self, strategy: PlanningStrategy) -> None:
         self.strategy = strategy
@@ -56,7 +56,7 @@ class StrategyService:
 
 
 class SettingsStrategy(Generic[T]):
-    """What strategies have in common that are made of settings: plans record these, and the settings say the scope."""
+    """The base of strategies made of settings: plans record the settings, which also define the scope."""
 
     def __init__(self, settings: T) -> None:
         self.settings = settings
@@ -93,7 +93,7 @@ class StrategyRegistry(Generic[S]):
         return add
 
     def find(self, name: str) -> type[S]:
-        """The class of this name. One that is not registered is imported, so that the name must be the caller's."""
+        """The class of this name. An unregistered one is imported, so the name must come from the caller."""
         known = self._registered(name.strip())
         return known if known is not None else self._load(name.strip())
 
@@ -125,9 +125,9 @@ class StrategyRegistry(Generic[S]):
 
 @dataclass(frozen=True)
 class OnlyPartitions:
-    """A strategy narrowed to some partitions, once: the others come back in the next plan.
+    """A strategy restricted to some partitions, once: the others are left to the next plan.
 
-    Partitions that do not exist, or were not touched since the last plan, are not made up by asking for them.
+    This does not add partitions that do not exist or were not touched since the last plan.
     """
 
     strategy: PlanningStrategy
@@ -189,8 +189,8 @@ def split_planned(
 ) -> tuple[list[FileSlice], tuple[LeftOut, ...]]:
     """Slices that are free, and an account of the others.
 
-    Their partitions come back: another plan may be given up after this one completed, and nobody else would know that
-    its slices still have to be rewritten.
+    The partitions of the others are left to the next plan: another plan may be cancelled after this one completed, and
+    nothing else would show that its slices still have to be rewritten.
     """
     free: list[FileSlice] = []
     taken: list[FileSlice] = []

@@ -1,7 +1,8 @@
 """Whether a table service is due, by Hudi's triggers: so many commits, so much time, both or either. Pure.
 
-Triggers are for services that run by themselves, after a write or beside it. A service that is asked for runs at once.
-`completed` are the completed plans of the service (`partitions.load_completed_plans`), by requested time.
+Triggers are for services that run automatically, after a write or in the background. A service that is called runs at
+once.
+`completed` are the completed plans of the service (`window.load_completed_plans`), by requested time.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def log_compaction_due(
 ) -> Due:
     """Whether a log compaction is to be scheduled now; `compactions` are the completed plans of compaction.
 
-    Delta commits count that neither of the two services has dealt with. One log compaction follows the other.
+    Only delta commits count that neither of the two services has handled. There is one log compaction at a time.
     """
     pending = [i for i in timeline.pending if i.action is Action.LOG_COMPACTION]
     if pending:

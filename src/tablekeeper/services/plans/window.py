@@ -1,18 +1,19 @@
 """Which partitions a plan has to look into: those touched since the last plan of the service, and those it left open.
 
-RFC-83, once for compaction, log compaction and clustering. The window of a new plan begins with the requested time of
-the last completed plan of the same service, and takes every instant that completed since. The last one is that with the
-greatest requested time: whatever completed before it, it saw; what it saw and did not take, it recorded as missing.
+RFC-83, for compaction, log compaction and clustering alike. The window of a new plan begins with the requested time of
+the last completed plan of the same service, and contains every instant that completed since. The last plan is the one
+with the greatest requested time: it saw everything that completed before it, and recorded as missing what it left out.
 
-For this to be true of every plan, a plan records as missing
-- partitions with file groups in another plan, because the other one may be given up later,
+So that this holds for every plan, a plan records as missing
+- partitions with file groups in another plan, because the other one may be cancelled later,
 - partitions touched while it was being made, whose commits completed before its requested time,
-- partitions that its strategy filtered out or cut short, as far as the strategy would take them another time.
+- partitions that its strategy filtered out or cut short, if the strategy would take them another time.
 
-Everything else that can bring work back without a commit in the window is looked for here: rollbacks, restores, commits
-that were archived although they completed in the window, plans of schedulers that do not keep the rules above, and
-strategies that now look at what they passed over before. Where the window cannot be trusted, all partitions are listed,
-and `why_full` says why. The number of storage calls follows the instants of the window, not the partitions.
+This module also handles everything else that can create work without a commit in the window: rollbacks, restores,
+commits that were archived although they completed in the window, plans of schedulers that do not follow the rules
+above, and strategies that now take what they left out before. If the window cannot be trusted, all partitions are
+listed, and `why_full` says why. The number of storage calls depends on the instants of the window, not on the
+partitions.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ _PENDING_KEY = "tablekeeper.planning.pending"
 
 @dataclass(frozen=True, slots=True)
 class PlanningWindow:
-    """Partitions that may need work, and why each of them may.
+    """Partitions that may need work, and the reasons.
 
     The window is [`since`, `until`): completion times of instants, from the requested time of the last completed plan.
-    Of a full listing only `why_full` is known. `instants` are those that were selected, `commits` what the writes among
-    them say. `left_open` are partitions of which the window's instants do not tell everything. `listed` are the files
-    of all partitions where directories were listed.
+    For a full listing only `why_full` is known. `instants` are those in the window, `commits` the metadata of the
+    writes among them. `left_open` are partitions about which the window's instants do not say everything. `listed` are
+    the files of all partitions if directories were listed.
     """
 
     since: RequestedTime | None
@@ -94,7 +95,7 @@ class _LastPlan:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it keeps the rules of this module about what is recorded as missing."""
+        """Whether it follows the rules of this module about missing partitions."""
         return SCOPE_PARAM in self.outline.params
 
     @property
@@ -131,10 +132,10 @@ def load_planning_window(
 def choose_partitions(
     environment: TableEnvironment, timeline: Timeline, service: Service, window: PlanningWindow
 ) -> PartitionChoice:
-    """What the service makes of the window. One that ranks partitions ranks all of the table.
+    """The partitions of the window that the service chooses. If it ranks partitions, it ranks all of the table.
 
-    So it takes of the window what it would take of it in a full listing. Only names are looked at for this: one read of
-    the metadata table, or, where there is none, the directories.
+    So it chooses from the window what it would choose from it in a full listing. This needs only names: one read of the
+    metadata table, or, without one, the directories.
     """
     if window.is_full or not window.partitions or not service.strategy.ranks_partitions:
         return service.strategy.choose_partitions(window.partitions)
@@ -151,7 +152,7 @@ def choose_partitions(
 def load_completed_plans(environment: TableEnvironment, timeline: Timeline, kind: ServiceKind) -> tuple[Instant, ...]:
     """Completed instants of this service, by requested time.
 
-    A completed compaction is a commit like any other; what tells it apart is the requested file that stays beside it.
+    A completed compaction is a commit like any other; only its requested file, which stays, shows what it was.
     """
     candidates = [instant for instant in timeline.completed if instant.action is kind.action.completed_as]
     if not candidates:
@@ -165,10 +166,10 @@ def load_completed_plans(environment: TableEnvironment, timeline: Timeline, kind
 
 
 def pending_record(timeline: Timeline) -> dict[str, str]:
-    """What a plan keeps in its extra metadata about the moment of its publishing.
+    """The instants that are pending when a plan is published, for its extra metadata.
 
-    Instants that are pending then are the only ones that can complete in the next window and yet be archived before the
-    plan is: they began before it. Without this record the archive has to be searched.
+    Only these can complete in the next window and yet be archived before the plan, because they began before it.
+    Without this record the archive has to be searched.
     """
     pending = [i for i in timeline.pending if i.action.writes_data or i.action is Action.ROLLBACK]
     return {_PENDING_KEY: ",".join(instant.requested_at.value for instant in pending)}
@@ -245,7 +246,7 @@ class _Selected:
 
 
 def _select(timeline: Timeline, last: _LastPlan, until: RequestedTime) -> _Selected:
-    """Instants whose completion time lies in the window, but for the last plan itself, which left nothing to do."""
+    """Instants whose completion time is in the window, except the last plan itself, which left nothing to do."""
     inside = partial(_lies_in, completed_from=last.since, completed_until=CompletionTime(until.value))
     writes = tuple(i for i in timeline.completed_writes_by_completion if inside(i) and i != last.instant)
     rollbacks = tuple(i for i in timeline.completed if i.action is Action.ROLLBACK and inside(i))
@@ -279,7 +280,7 @@ def _touched(commits: Iterable[tuple[Instant, CommitMetadata]]) -> dict[str, tup
 
 
 def _refuse_restore(timeline: Timeline, last: _LastPlan) -> None:
-    """A restore undoes plans and commits on either side of the window: what they left is anywhere."""
+    """A restore undoes plans and commits on either side of the window: work may be anywhere."""
     for instant in timeline:
         if instant.action is not Action.RESTORE:
             continue
@@ -308,7 +309,7 @@ def _refuse_archived(environment: TableEnvironment, timeline: Timeline, last: _L
 def _load_rolled_back(
     environment: TableEnvironment, last: _LastPlan, rollbacks: Sequence[Instant]
 ) -> Iterable[tuple[str, Instant]]:
-    """Partitions in which rollbacks deleted files: what lies below those may be work again."""
+    """Partitions in which rollbacks deleted files: the older files there may be work again."""
     found = environment.runtime.threads.map(partial(_load_rollback, environment), rollbacks)
     for rollback, metadata in zip(rollbacks, found, strict=True):
         for target in metadata.instants:
@@ -331,7 +332,7 @@ def _load_rollback(environment: TableEnvironment, rollback: Instant) -> Rollback
 def _load_planned_before(
     environment: TableEnvironment, timeline: Timeline, last: _LastPlan
 ) -> Iterable[tuple[str, Instant]]:
-    """Partitions of plans that waited when another program made the last plan, and that it may not have recorded."""
+    """Partitions of plans that were pending when another program made the last plan and perhaps did not record them."""
     if last.is_ours:
         return
     for instant in timeline.pending_plans:
