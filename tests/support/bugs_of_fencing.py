@@ -106,7 +106,7 @@ def plans_do_not_wait_for_writers_of_others() -> Patch:
     return patch.object(schedule, "load_foreign_writes", says(ForeignWrites()))
 
 
-@bug("many executors")
+@bug("race for a plan")
 def the_guard_has_no_transaction() -> Patch:
     return without_lock(execute, "_pass_guard")
 

@@ -227,6 +227,15 @@ THEMES: dict[str, Theme] = {
             shapes=(Shape("mor"),),
         ),
         Theme(
+            "race for a plan",
+            (
+                Slot(("execute_waiting",), (0.0,), most=1),
+                Slot(("execute_waiting",), (0.0,), most=1),
+                Slot(("execute_waiting", "cancel", "clean", "upsert"), (0.0, 0.1), most=2),
+            ),
+            before=("plan_cancellable",),
+        ),
+        Theme(
             "cancelled at work",
             (
                 Slot(("cancel",), (0.0, 0.05, 0.1), most=2),
