@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import tablekeeper as tk
 from tablekeeper.config.options import OPTIONS
+from tablekeeper.errors import InvalidRequestError
 from tests.support.table_builder import TRIPS, TableBuilder, trips
 
 ROWS = trips(("a", "sf", 1, 1.0), ("b", "la", 1, 2.0))
@@ -286,6 +287,13 @@ def test_odd_paths_are_errors_of_ours(odd_places: list[Any]) -> None:
         ours_or_none(partial(tk.Table.open, place, engine="local"))
         ours_or_none(partial(tk.Table.exists, place))
         ours_or_none(partial(tk.Table.create, place, engine="local", **CREATED))
+
+
+@pytest.mark.parametrize("runtime", [None, "", 1, object()])
+def test_an_odd_runtime_is_refused(odd_places: list[Any], runtime: Any) -> None:
+    for call in (tk.Table.exists, partial(tk.Table.open, engine="local")):
+        with pytest.raises(InvalidRequestError, match="runtime="):
+            call(odd_places[0], runtime=runtime)
 
 
 @settings(max_examples=120)

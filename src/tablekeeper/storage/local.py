@@ -312,7 +312,14 @@ def _is_checksum(entry: os.DirEntry[str]) -> bool:
 
 def _directories_in(entries: Iterable[os.DirEntry[str]], directory: str) -> list[os.DirEntry[str]]:
     prefix = child_prefix(directory)
-    return [entry for entry in entries if _followed(entry, entry.is_dir) and prefix + entry.name not in _HIDDEN]
+    found = [entry for entry in entries if _followed(entry, entry.is_dir) and prefix + entry.name not in _HIDDEN]
+    return [entry for entry in found if not (entry.is_symlink() and _leads_back(entry.path))]
+
+
+def _leads_back(link: str) -> bool:
+    """Whether a link leads to a directory on the way to it: what is there would be found again and again."""
+    target = os.path.realpath(link)
+    return any(os.path.realpath(directory) == target for directory in Path(link).parents)
 
 
 def _followed(entry: os.DirEntry[str], look: Callable[[], T]) -> T | None:

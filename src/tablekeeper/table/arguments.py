@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.record.predicate import Predicate
+from tablekeeper.runtime import Runtime
 
 __all__ = [
     "checked_condition",
@@ -22,6 +23,7 @@ __all__ = [
     "checked_extra",
     "checked_flags",
     "checked_names",
+    "checked_runtime",
     "checked_seconds",
     "checked_text",
     "parse_duration_s",
@@ -74,6 +76,13 @@ def checked_seconds(name: str, value: object) -> float:
     """A number of seconds that is not negative and has an end."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise InvalidRequestError(f"{name}={value!r}: give a number of seconds from 0 on.")
+    return value
+
+
+def checked_runtime(value: object) -> Runtime:
+    """What gives time, identity and threads."""
+    if not isinstance(value, Runtime):
+        raise InvalidRequestError(f"runtime={value!r}: leave it out, or give a tablekeeper.runtime.Runtime.")
     return value
 
 

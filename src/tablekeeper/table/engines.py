@@ -10,6 +10,7 @@ from tablekeeper.engine.local import LocalEngine
 from tablekeeper.engine.protocol import Engine, Progress
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
+from tablekeeper.table.arguments import checked_runtime
 
 __all__ = ["choose_engine"]
 
@@ -21,6 +22,7 @@ def choose_engine(
     *, spark: Any, engine: str | Engine | None, runtime: Runtime, progress: Progress | None = None
 ) -> Engine:
     """Spark if a session is given, else the engine that is given or named. Spark has a progress bar of its own."""
+    checked_runtime(runtime)
     if engine is not None and not isinstance(engine, str):
         if spark is not None:
             raise InvalidRequestError("both an engine and spark=… were given: leave one of them out")

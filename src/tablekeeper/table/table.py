@@ -39,6 +39,7 @@ from tablekeeper.table.arguments import (
     checked_extra,
     checked_flags,
     checked_names,
+    checked_runtime,
     checked_seconds,
     checked_text,
     rows_reported,
@@ -150,7 +151,7 @@ class Table(Maintenance):
         runtime: Runtime = SYSTEM_RUNTIME,
     ) -> bool:
         """Whether there is a table at `path`, ours or Java's, even if this release cannot read it."""
-        return has_table(open_storage(path, options=storage_options, runtime=runtime))
+        return has_table(open_storage(path, options=storage_options, runtime=checked_runtime(runtime)))
 
     @classmethod
     def open(
