@@ -39,7 +39,7 @@ LOAD_ARGS ?=
 PLANNING_ARGS ?=
 
 # For the chaos run. Without any: about three minutes; at full size: CHAOS_ARGS="--tables 200 --operations 2000".
-CHAOS_ARGS ?= --tables 20 --operations 80 --most-seconds 120 --patience 150
+CHAOS_ARGS ?= --tables 20 --operations 80 --most-seconds 120 --settle-seconds 150
 
 # For the simulator. Without any: what a quiet core plays in three minutes, and the same histories on a faster one.
 # For longer: SIM_ARGS="--seeds 100000 --first 1 --guided".

@@ -161,7 +161,7 @@ def main() -> int:
         begun_s = CLOCK.monotonic_s()
         run.hurt(begun_s + arguments.most_seconds)
         hurt_s = CLOCK.monotonic_s() - begun_s
-        run.settle(CLOCK.monotonic_s() + arguments.patience)
+        run.settle(CLOCK.monotonic_s() + arguments.settle_seconds)
         settled_s = CLOCK.monotonic_s() - begun_s - hurt_s
         codes = crew.stop(120.0)
         faults += [f"an instance ended with {code} after SIGTERM" for code in codes if code != 0]
@@ -202,7 +202,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--backlog", type=int, default=40, help="operations that may wait before the writer waits")
     parser.add_argument("--hurt-every", type=float, default=4.0, help="seconds between two deeds of the monkey")
     parser.add_argument("--most-seconds", type=float, default=7200.0, help="when to stop hurting in any case")
-    parser.add_argument("--patience", type=float, default=900.0, help="seconds until everything has to be quiet")
+    parser.add_argument("--settle-seconds", type=float, default=900.0, help="seconds until everything has to be quiet")
     return parser.parse_args()
 
 

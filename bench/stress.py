@@ -36,7 +36,7 @@ INDEXES: dict[str, dict[str, str]] = {
 TABLES = [(kind, index) for kind in ("cow", "mor") for index in ("simple", "bucket")] + [("mor", "nonblocking")]
 
 # On a busy machine it takes longer until every service has succeeded once.
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def run_one(arguments: argparse.Namespace, *, table_type: str, index: str) -> li
             kill_every_s=arguments.kill_every,
             seed=arguments.seed,
             services=[[job] for job in (*jobs, "executor")] if jobs else [],
-            most_s=PATIENCE_S,
+            most_s=TIMEOUT_S,
         )
         report = judge(plan, seconds=arguments.seconds, kills=kills)
     print(f"{arguments.store} {table_type} {index}: {report}", flush=True)

@@ -114,7 +114,7 @@ def run_mode(home: Path, lake: Path, mode: str, given: argparse.Namespace) -> di
         codes = [each.wait() for each in writers]
         if any(codes):
             raise SystemExit(f"a writer ended with {codes}")
-        # What reads find when the writers stop, with the service still at work.
+        # What reads find when the writers stop, with the service still running.
         figures = look(folder, given.keys)
     finally:
         if service is not None:

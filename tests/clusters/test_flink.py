@@ -20,7 +20,7 @@ from tablekeeper.server.model import AttemptOutcome, RunParameters, ServiceActio
 from tests.support.flink_cluster import FlinkCluster, flink_cluster
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
-PATIENCE_S = 280.0
+TIMEOUT_S = 280.0
 CONTRACT = Path(__file__).resolve().parents[1] / "support" / "flink_contract.py"
 
 
@@ -60,7 +60,7 @@ def engine(flink: FlinkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def await_that(is_so: Callable[[], bool], told: Callable[[], object]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s, told()
         clock.sleep(0.2)
@@ -80,7 +80,7 @@ def test_a_job_runs_its_tasks_in_the_task_manager(flink: FlinkCluster, engine: E
         instant=plan.instant.value,
         log_path=str(tmp_path / "7-1.log"),
         result_path=str(tmp_path / "7-1.json"),
-        time_limit_s=PATIENCE_S,
+        time_limit_s=TIMEOUT_S,
         parameters=RunParameters("4g:4g", 2, {"flink.heartbeat.timeout": "60000"}),
     )
     job_id = engine.start(job)

@@ -28,12 +28,12 @@ result = table.upsert(spark.range(500, 1500).selectExpr("id", "2L as v").reparti
 print("WRITTEN", result.rows_updated, result.rows_inserted)
 spark.stop()
 """
-_PATIENCE_S = 200.0
+_TIMEOUT_S = 200.0
 
 
 def _kill_whom_it_names(cluster: SparkCluster, sign: Path, program: subprocess.Popen[str]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + _PATIENCE_S
+    until_s = clock.monotonic_s() + _TIMEOUT_S
     while not (sign.exists() and sign.read_text().endswith("\n")):
         assert program.poll() is None, program.communicate()[1][-3000:]
         assert clock.monotonic_s() < until_s
@@ -75,7 +75,7 @@ def test_a_worker_killed_in_the_middle_of_a_write_costs_its_tasks_and_not_the_wr
         )
         try:
             _kill_whom_it_names(cluster, sign, program)
-            told, errors = program.communicate(timeout=_PATIENCE_S)
+            told, errors = program.communicate(timeout=_TIMEOUT_S)
         finally:
             program.kill()
     assert program.returncode == 0, errors[-3000:]

@@ -28,7 +28,7 @@ GIVES_UP = {
     "spark.executor.heartbeatInterval": "1s",
     "spark.network.timeoutInterval": "2s",
 }
-PATIENCE_S = 500.0
+TIMEOUT_S = 500.0
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,7 +58,7 @@ def start(cluster: SparkCluster, plan: Plan) -> subprocess.Popen[str]:
 
 
 def told_by(life: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    output, errors = life.communicate(timeout=PATIENCE_S)
+    output, errors = life.communicate(timeout=TIMEOUT_S)
     assert life.returncode == 0, output + errors[-3000:]
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
@@ -98,7 +98,7 @@ def test_a_machine_that_spark_gave_up_adds_nothing_when_it_goes_on(
 def await_sleeper(life: subprocess.Popen[str], folder: Path) -> int:
     """The process of the attempt that sleeps."""
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while True:
         for path in folder.glob("asleep-*"):
             return int(path.name.partition("-")[2])

@@ -26,7 +26,7 @@ from tablekeeper.txn.locks.file_system import FileSystemLock
 from tests.support.spark_cluster import SparkCluster
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
-PATIENCE_S = 250.0
+TIMEOUT_S = 250.0
 
 
 class Instances:
@@ -69,7 +69,7 @@ class Instances:
             if process.poll() is None:
                 process.terminate()
         for process in self._processes:
-            process.wait(PATIENCE_S)
+            process.wait(TIMEOUT_S)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def submit(store: SqlJobStore, table: tk.Table, place: Path) -> Operation:
 
 def await_that(is_so: Callable[[], bool], told: Callable[[], object]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s, told()
         clock.sleep(0.1)

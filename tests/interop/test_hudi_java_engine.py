@@ -27,7 +27,7 @@ from tablekeeper.txn.heartbeat import HeartbeatSettings, start_heartbeat
 from tests.support.java_hudi import JavaTable, bundle_jar, rust_read
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
-PATIENCE_S = 280.0
+TIMEOUT_S = 280.0
 ROWS = [("a", 3.0), ("b", 1.0)]
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64()), ("note", pa.string())])
 RECORD_INDEX = {
@@ -63,7 +63,7 @@ def a_job(folder: Path, action: ServiceAction, instant: str | None = None, **pla
         instant=instant,
         log_path=str(folder / "1-1.log"),
         result_path=str(folder / "1-1.json"),
-        time_limit_s=PATIENCE_S,
+        time_limit_s=TIMEOUT_S,
         parameters=RunParameters("spark:1g,1g", 2),
         planning=planning,
     )
@@ -92,7 +92,7 @@ def test_java_executes_the_plan_that_a_job_names_and_no_other(table: tk.Table, t
     job = a_job(tmp_path, ServiceAction.COMPACTION, plan.instant.value)
     job_id = engine.start(job)
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while (report := engine.poll(job_id, job)).state is JobState.RUNNING:
         assert clock.monotonic_s() < until_s, load_log_tail(job.log_path)
         clock.sleep(0.2)

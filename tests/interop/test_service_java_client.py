@@ -27,7 +27,7 @@ from tests.support.served import Served, running_service
 
 WRITES = 6
 KEYS = 20
-PATIENCE_S = 150.0
+TIMEOUT_S = 150.0
 KINDS = ("mor", "cow")
 
 # What everybody who shares a table with other processes gives to Java.
@@ -102,7 +102,7 @@ def write_and_read(tables: Mapping[str, JavaTable]) -> None:
 def await_services(served: Served, table: str, actions: set[str]) -> list[dict[str, Any]]:
     """The completed operations of the table, once all of these are among them and nothing is left to do."""
     client, clock = served.client(), SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while True:
         found = operations(client, table)
         done = [each for each in found if each["status"] == "completed"]

@@ -20,7 +20,7 @@ from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page
 from tests.support.java_hudi import JavaTable, bundle_jar
 
-PATIENCE_S = 280.0
+TIMEOUT_S = 280.0
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64())])
 INDEXES = {
     "hoodie.metadata.enable": "true",
@@ -64,7 +64,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 def run_until(service: Service, status: Status) -> Operation:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while True:
         service.run_once()
         found = service.store.list_operations(OperationFilter(statuses=(status,)), Page())

@@ -327,7 +327,7 @@ def test_the_compaction_anomaly_loses_no_row_and_leaves_no_dirty_log(world: Worl
     plans: list[ScheduledPlan] = []
 
     def schedule_and_write() -> None:
-        plans.append(world.schedule("compaction", cancellable=cancellable))  # t2, while t1 is at work
+        plans.append(world.schedule("compaction", cancellable=cancellable))  # t2, while t1 is running
         world.upsert(("a", "sf", 30, 30.0))  # t3: sees the plan
 
     if cancellable:

@@ -178,7 +178,7 @@ def test_a_compaction_meanwhile_is_no_conflict_and_lies_below_the_logs_of_the_wr
 
 
 def test_a_compaction_that_runs_beside_writers_loses_none_of_their_rows(arena: Arena) -> None:
-    """Two writers come in while it is at work, and overlap each other."""
+    """Two writers come in while it is running, and overlap each other."""
     arena.table.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
 
     def interfere(other: tk.Table) -> None:
@@ -264,7 +264,7 @@ def test_another_number_of_buckets_is_refused_although_there_is_no_base_file_yet
 
 
 def other_write(arena: Arena, *, policy: str, mode: str) -> None:
-    """While the writer is at work, one with this policy begins and commits in another partition."""
+    """While the writer is running, one with this policy begins and commits in another partition."""
     other = arena.builder.through(arena.table, options={MODE: mode, POLICY: policy})
     arena.meanwhile(lambda _: other.upsert(trips(("b", "la", 1, 1.0))))
 

@@ -38,7 +38,7 @@ def upsert_of(fare: float, *, retries: int = 0) -> Callable[[tk.Table], Any]:
 
 
 def race(world: World, *, retries: int = 0) -> dict[str, Any]:
-    """`early` begins first and completes while `late`, which began beside it, is at work on the same rows."""
+    """`early` begins first and completes while `late`, which began beside it, is working on the same rows."""
     crew = Crew(world)
     crew.add("early", upsert_of(5.0))
     crew.add("late", upsert_of(6.0, retries=retries))

@@ -49,7 +49,7 @@ each_service = pytest.mark.parametrize("service", sorted(KINDS))
 
 @dataclass(frozen=True)
 class Start:
-    """The files of a table with a plan, the plan's instant, the time, and how long ago somebody last was at work."""
+    """The files of a table with a plan, the plan's instant, the time, and how long ago its last heartbeat."""
 
     objects: dict[str, bytes]
     instant: RequestedTime
@@ -58,7 +58,7 @@ class Start:
 
 
 class World:
-    """One copy of the table, and the processes at work on it."""
+    """One copy of the table, and the processes that work on it."""
 
     names = 0
 

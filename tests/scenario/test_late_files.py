@@ -223,7 +223,7 @@ def test_a_sweep_leaves_instants_alone_that_are_pending_active_or_not_understood
     completed = next(f.path for f in world.storage.list_files(".hoodie/timeline") if f.name.endswith(".commit"))
     content = world.storage.read(completed)
     files = world.data_files()
-    # A writer may be at work.
+    # A writer may be running.
     world.storage.put(f".hoodie/.heartbeat/{instant}", b"")
     assert sweep(world) == ()
     world.storage.delete(f".hoodie/.heartbeat/{instant}")

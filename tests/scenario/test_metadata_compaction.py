@@ -122,7 +122,7 @@ def test_it_is_due_by_the_number_of_delta_commits_and_costs_one_listing_if_it_is
     assert done.reason == "5 delta commits since its last compaction, 6 make one due"
     looked = [path for _, path in storage.calls if path.startswith(METADATA_DIRECTORY)]
     assert looked.count(TIMELINE) == 1
-    # Beside the listing, the oldest instant is looked for once more: an archive may be at work.
+    # Beside the listing, the oldest instant is looked for once more: an archive may be running.
     assert len(looked) == 2
     assert keep(world, after=5).instant is not None
     assert keep(world, after=1).reason.startswith("0 delta commits")

@@ -67,7 +67,7 @@ def test_it_is_found_after_the_compaction_has_been_archived(world: World) -> Non
 
 
 def test_two_writers_that_looked_the_key_up_on_either_side_of_the_compaction_do_not_both_bring_it(world: World) -> None:
-    """One looked into the base file of before, and is still at work; the other one finds the key nowhere."""
+    """One looked into the base file of before, and is still running; the other one finds the key nowhere."""
 
     def bring(value: float, table: tk.Table) -> object:
         return table.upsert(trips(("a", "sf", 2, value)), retries=3)

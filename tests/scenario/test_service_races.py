@@ -258,7 +258,7 @@ class TestAPlanThatIsMadeWhileTheTimelineChanges:
         crew.add("others", commits(busy, 5))
         crew.add("planner", plan)
         crew.add("archiver", archives(busy))
-        # The planner has loaded the timeline, on which the writer is at work, and is about to list partitions.
+        # The planner has loaded the timeline, on which the writer is running, and is about to list partitions.
         drafting = calls_before(busy, plan, lambda kind, path: kind == "list_files" and not path.startswith(".hoodie"))
         ended = crew.run(
             ("writer", calls_before(busy, write, commits_itself)),
@@ -332,7 +332,7 @@ def test_a_clean_is_planned_anew_when_the_oldest_commit_of_the_timeline_is_taken
 
 @pytest.fixture(params=["tablekeeper", "Java"])
 def archiver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whose archive is at work: Java's goes by requested times alone."""
+    """Whose archive is running: Java's goes by requested times alone."""
     name = str(request.param)
     if name == "Java":
         monkeypatch.setattr("tablekeeper.services.archive.plan._completion_bounds", lambda view: iter(()))

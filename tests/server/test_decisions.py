@@ -243,11 +243,11 @@ def test_limits_are_kept_and_no_slot_stays_free_for_nothing(
 
 
 SHARES = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))
-RIVALS = st.lists(st.tuples(SHARES, st.integers(0, 9), st.sampled_from([None, 60.0, -1e6])), min_size=1, max_size=5)
+OTHERS = st.lists(st.tuples(SHARES, st.integers(0, 9), st.sampled_from([None, 60.0, -1e6])), min_size=1, max_size=5)
 
 
 @settings(max_examples=60, deadline=None)
-@given(SHARES, st.integers(0, 9), RIVALS, st.integers(1, 3), st.integers(1, 4))
+@given(SHARES, st.integers(0, 9), OTHERS, st.integers(1, 3), st.integers(1, 4))
 def test_nothing_starves(
     share: tuple[str, str],
     priority: int,

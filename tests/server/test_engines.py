@@ -30,7 +30,7 @@ from tablekeeper.server.engines.registry import Engines, engine_names
 from tablekeeper.server.engines.spark_submit import submit_arguments
 from tablekeeper.server.model import AttemptOutcome, RunParameters, ServiceAction
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 FOREVER = "import signal; print('up', flush=True); signal.pause()"
 
 
@@ -73,7 +73,7 @@ def started(tmp_path: Path) -> Iterator[tuple[ProcessExecutor, Job, str]]:
 
 def await_that(is_so: Callable[[], bool]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s
         clock.sleep(0.05)
@@ -158,7 +158,7 @@ def test_a_job_that_nobody_minds_yet_is_not_started_any_more_once_it_was_looked_
     Path(job.log_path).unlink()
     assert executor.find(job) is None
     late = [sys.executable, "-m", "tablekeeper.server.engines.minder", str(files[".minder"])]
-    assert subprocess.run(late, timeout=PATIENCE_S, check=False).returncode == 0
+    assert subprocess.run(late, timeout=TIMEOUT_S, check=False).returncode == 0
     assert not Path(job.log_path).exists()
 
 

@@ -18,7 +18,7 @@ from tablekeeper.server.engines.process import EngineContext, ProcessExecutor
 from tablekeeper.server.engines.protocol import Job, JobReport, JobState
 from tablekeeper.server.model import AttemptOutcome, ServiceAction
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 NUMBERS = itertools.count(1)
 ARROWS_OWN = "jemalloc_bg_thd"
 """Its allocator's thread, which lets go of its locks before a fork."""
@@ -65,7 +65,7 @@ def endless(tmp_path: Path) -> Path:
 
 def await_that(is_so: Callable[[], bool]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s
         clock.sleep(0.02)
@@ -182,4 +182,4 @@ def test_the_process_that_forks_has_one_thread_and_ends_with_its_instance(
     threads = [each.read_text().strip() for each in Path(f"/proc/{process.pid}/task").glob("*/comm")]
     assert len([each for each in threads if each != ARROWS_OWN]) == 1, threads
     process.stdin.close()
-    assert process.wait(PATIENCE_S) == 0
+    assert process.wait(TIMEOUT_S) == 0

@@ -17,7 +17,7 @@ import pytest
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
-PATIENCE_S = 200.0
+TIMEOUT_S = 200.0
 POLICY = {
     "services": ["compaction", "clustering", "clean"],
     "compact_after_commits": 3,
@@ -65,7 +65,7 @@ class Running:
 
 def await_that(is_so: Callable[[], bool], told: Callable[[], object]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s, told()
         clock.sleep(0.2)
@@ -77,7 +77,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     started = Running(tmp_path / "lake", tmp_path)
     yield started
     started.process.terminate()
-    assert started.process.wait(PATIENCE_S) == 0, started.log()
+    assert started.process.wait(TIMEOUT_S) == 0, started.log()
 
 
 def test_a_table_is_compacted_clustered_and_cleaned_while_it_is_written_to(running: Running, tmp_path: Path) -> None:

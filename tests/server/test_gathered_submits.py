@@ -33,7 +33,7 @@ from tests.support.rest import code_of, register
 
 COMPACTION = ServiceAction.COMPACTION
 PLANS = tuple(f"2026111812000000{n}" for n in range(6))
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def made(answer: Submitted | UnknownRecordError) -> tuple[str, bool]:
@@ -83,7 +83,7 @@ def test_what_comes_while_a_round_is_under_way_is_one_round() -> None:
 
     def answer(questions: Sequence[int]) -> list[int]:
         rounds.append(list(questions))
-        assert may_end.wait(PATIENCE_S)
+        assert may_end.wait(TIMEOUT_S)
         if 7 in questions:
             raise ValueError("seven")
         return [10 * each for each in questions]
@@ -117,7 +117,7 @@ class Timelines:
     def plans(self, base_path: str) -> Mapping[str, tuple[ServiceAction | None, bool]]:
         if base_path == "/lake/hangs":
             self.is_asked.set()
-            assert self.may_go_on.wait(PATIENCE_S)
+            assert self.may_go_on.wait(TIMEOUT_S)
         return dict.fromkeys(PLANS, (COMPACTION, False))
 
     def summary(self, base_path: str) -> TimelineSummary:

@@ -21,12 +21,12 @@ from tests.support.table_builder import TRIPS, rows_of, trips
 
 TIMING = Timing(look_min_s=0.05, look_max_s=0.1, back_off_s=0.1, held_retry_s=0.2)
 POLICY = Policy(services=(ServiceAction.COMPACTION, ServiceAction.CLUSTERING), compact_after_commits=2)
-PATIENCE_S = 200.0
+TIMEOUT_S = 200.0
 
 
 def run_until(service: Service, is_done: Callable[[], bool]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_done():
         assert clock.monotonic_s() < until_s, service.store.list_operations(OperationFilter(), Page())
         service.run_once()

@@ -19,8 +19,8 @@ from tablekeeper.table.summary import TimelineSummary
 from tests.server.conftest import StoreClock
 
 QUIET = TimelineSummary("t", True, "20261118120000000", 3, 0, 0, 0, 0, None, ())
-TIMING = Timing(look_patience_s=0.05, look_hold_s=0.1, look_min_s=0.01, look_max_s=0.01)
-PATIENCE_S = 60.0
+TIMING = Timing(look_timeout_s=0.05, look_hold_s=0.1, look_min_s=0.01, look_max_s=0.01)
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def load(service: Service, name: str) -> ManagedTable:
 
 def run_until_quarantined(service: Service, loop: LookLoop) -> ManagedTable:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not load(service, "bad").quarantine:
         assert clock.monotonic_s() < until_s
         loop.run_once()
@@ -64,7 +64,7 @@ def test_a_look_that_never_comes_back_holds_up_nobody_and_counts_as_failed(servi
     answered: Event = SYSTEM_RUNTIME.threads.event()
 
     def never() -> TimelineSummary:
-        answered.wait(PATIENCE_S)
+        answered.wait(TIMEOUT_S)
         return QUIET
 
     quarantined = run_until_quarantined(service, looks(service, never))

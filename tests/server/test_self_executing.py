@@ -27,7 +27,7 @@ from tests.support.served import Served, running_service
 
 TABLES = 4
 ROUNDS = 6
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 # What is due after each commit is planned by the writer, and handed over.
 PLANS = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
 
@@ -65,7 +65,7 @@ def is_over(operations: Sequence[Mapping[str, object]]) -> bool:
 
 def await_that(served: Served, is_so: Callable[[], bool], *, every_s: float = 0.02) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s, served.log.read_text()[-3000:]
         clock.sleep(every_s)

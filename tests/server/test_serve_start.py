@@ -35,7 +35,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A running service that has little patience."""
+    """A running service with short timeouts."""
     work_dir = tmp_path_factory.mktemp("service")
     settings = work_dir / "settings.toml"
     settings.write_text("[limits]\nhead_s = 2\nbody_s = 2\n")

@@ -1,4 +1,4 @@
-"""The service at work on real tables with the engine `arrow`: worker processes, SQLite, no JVM."""
+"""The service on real tables with the engine `arrow`: worker processes, SQLite, no JVM."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = Timing(
     instance_gone_s=5.0,
 )
 COMPACT_OFTEN = Policy(services=(ServiceAction.COMPACTION,), compact_after_commits=2)
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 def settings_in(folder: Path, timing: Timing = QUICK) -> ServerSettings:
@@ -60,7 +60,7 @@ def register(service: Service, table: tk.Table, policy: Policy) -> int:
 def run_until(service: Service, is_done: Callable[[], bool]) -> None:
     """Rounds of the service until it is so; the jobs are processes, so somebody has to wait for them."""
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_done():
         assert clock.monotonic_s() < until_s, service.store.list_operations(OperationFilter(), Page())
         service.run_once()
@@ -240,7 +240,7 @@ def test_a_job_whose_files_are_damaged_is_lost_and_holds_up_nobody(service: Serv
     service.schedule.run_once()
     damaged, other = service.context.watched.values()
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not all(Path(each.job.result_path).exists() for each in (damaged, other)):
         assert clock.monotonic_s() < until_s
         clock.sleep(0.05)
@@ -255,7 +255,7 @@ def test_a_job_whose_files_are_damaged_is_lost_and_holds_up_nobody(service: Serv
 def test_an_operation_that_is_being_claimed_when_the_service_is_to_stop_is_finished_first(
     tmp_path: Path, table: tk.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_in(tmp_path, replace(QUICK, drain_s=PATIENCE_S))
+    settings = settings_in(tmp_path, replace(QUICK, drain_s=TIMEOUT_S))
     service = open_service(settings, runtime=SYSTEM_RUNTIME)
     register(service, table, COMPACT_OFTEN)
     for ts in (2, 3):
@@ -271,7 +271,7 @@ def test_an_operation_that_is_being_claimed_when_the_service_is_to_stop_is_finis
 
     monkeypatch.setattr(service.store, "claim", claim_while_the_drain_begins)
     service.start()
-    assert claiming.wait(PATIENCE_S)
+    assert claiming.wait(TIMEOUT_S)
     service.drain()
     store = open_store(settings.url)
     (done,) = store.list_operations(OperationFilter(), Page())

@@ -25,7 +25,7 @@ from tests.support.table_builder import TableBuilder, rows_of, trips
 
 # One JVM at a time.
 pytestmark = pytest.mark.xdist_group("spark")
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def a_table(place: Path) -> tk.Table:
 
 def run_until_completed(service: Service, count: int) -> list[Operation]:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while True:
         service.run_once()
         done = service.store.list_operations(OperationFilter(statuses=(Status.COMPLETED,)), Page())
@@ -134,7 +134,7 @@ def test_jobs_of_a_warm_worker_that_dies_are_noticed_and_run_again(
 
 def await_that(service: Service, is_so: Callable[[], bool]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s, service.store.list_operations(OperationFilter(), Page())
         service.run_once()

@@ -23,7 +23,7 @@ from tests.support.freezing import freeze, thaw
 from tests.support.table_builder import TableBuilder, rows_of, trips
 
 TABLES = 4
-PATIENCE_S = 200.0
+TIMEOUT_S = 200.0
 POLICY = Policy(
     services=(ServiceAction.COMPACTION,),
     compact_after_commits=2,
@@ -66,7 +66,7 @@ class Crew:
                 process.send_signal(signal.SIGCONT)
                 process.terminate()
         for process in self.processes:
-            process.wait(PATIENCE_S)
+            process.wait(TIMEOUT_S)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def tables(store: SqlJobStore, tmp_path: Path) -> list[tk.Table]:
 
 def await_that(is_so: Callable[[], bool], told: Callable[[], object]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + PATIENCE_S
+    until_s = clock.monotonic_s() + TIMEOUT_S
     while not is_so():
         assert clock.monotonic_s() < until_s, told()
         clock.sleep(0.1)
@@ -169,7 +169,7 @@ def test_an_instance_that_is_asked_to_stop_finishes_its_work_first(
     instance = crew.start(lease_s=60.0)
     await_that(lambda: bool(in_status(store, Status.RUNNING)), lambda: crew.log(0))
     instance.terminate()
-    assert instance.wait(PATIENCE_S) == 0
+    assert instance.wait(TIMEOUT_S) == 0
     assert in_status(store, Status.CLAIMED, Status.RUNNING) == []
     assert len(in_status(store, Status.COMPLETED)) >= 1
     assert store.list_instances() == []

@@ -55,5 +55,5 @@ def test_one_look_at_a_real_service(tmp_path: Path) -> None:
     with running_service(tmp_path / "service", allow=tmp_path, arguments=("--slots", "0")) as served:
         once = CliRunner().invoke(app, ["service", "top", "--once", "--url", served.url])
         as_json = CliRunner().invoke(app, ["service", "top", "--json", "--url", served.url])
-    assert (once.exit_code, "At work" in once.output, "none" in once.output) == (0, True, True), once.output
+    assert (once.exit_code, "Running" in once.output, "none" in once.output) == (0, True, True), once.output
     assert json.loads(as_json.output)["tables"] == 0

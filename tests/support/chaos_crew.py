@@ -77,7 +77,7 @@ class Crew:
         instance.process = self._new(instance.number, instance.port).process
         instance.is_asleep = False
 
-    def stop(self, patience_s: float) -> list[int | None]:
+    def stop(self, timeout_s: float) -> list[int | None]:
         """Ask all to stop (SIGTERM); their exit codes, None for one that had to be killed."""
         for each in self.instances:
             each.process.send_signal(signal.SIGCONT)
@@ -85,7 +85,7 @@ class Crew:
         codes: list[int | None] = []
         for each in self.instances:
             try:
-                codes.append(each.process.wait(patience_s))
+                codes.append(each.process.wait(timeout_s))
             except subprocess.TimeoutExpired:
                 each.process.kill()
                 each.process.wait()

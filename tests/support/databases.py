@@ -26,7 +26,7 @@ PORTABLE = ("sqlite", "postgresql")
 DEBIAN = ("debian-postgresql", "debian-mariadb")
 """What needs packages of the operating system."""
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 @contextmanager
@@ -147,13 +147,13 @@ def _debian_mariadb(folder: Path) -> Iterator[str]:
     finally:
         # Nobody wants its data again, so it need not take its time.
         server.kill()
-        server.wait(_PATIENCE_S)
+        server.wait(_TIMEOUT_S)
 
 
 def _await(connect: object, not_yet: type[Exception]) -> None:
     assert callable(connect)
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + _PATIENCE_S
+    until_s = clock.monotonic_s() + _TIMEOUT_S
     while True:
         try:
             connect()

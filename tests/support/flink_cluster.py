@@ -23,7 +23,7 @@ from tests.support.ports import free_port
 __all__ = ["FlinkCluster", "FlinkJob", "flink_cluster", "flink_python"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE_S = 180.0
+_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _start(program: Path, log: Path, environment: dict[str, str]) -> subprocess.
 
 def _await_task_manager(cluster: FlinkCluster, managers: list[subprocess.Popen[bytes]], log: Path) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + _PATIENCE_S
+    until_s = clock.monotonic_s() + _TIMEOUT_S
     while True:
         with suppress(URLError, ConnectionError, TimeoutError):
             if cluster.task_managers() > 0:

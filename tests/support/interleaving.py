@@ -1,6 +1,6 @@
 """A small scheduler: several processes on one table, stopped at every storage call, run in a chosen order.
 
-Each actor is a thread that waits before every call until the scheduler lets it go on, so that exactly one is at work at
+Each actor is a thread that waits before every call until the scheduler lets it go on, so that exactly one is running at
 any time and a run follows from its `Schedule` alone. An actor that sleeps (it waits for the lock) is passed over until
 somebody else has taken a step; when all of them sleep, the clock moves on. An actor can be made to die at one of its
 calls: what it had planned for the way out never reaches the store.
@@ -23,7 +23,7 @@ __all__ = ["Actor", "ActorStorage", "Outcome", "Schedule", "Stage", "one_switch"
 
 T = TypeVar("T")
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Stage:
         first.is_asleep = False
 
     def _await_arrival(self) -> None:
-        if not self._arrived.acquire(timeout=_PATIENCE_S):
+        if not self._arrived.acquire(timeout=_TIMEOUT_S):
             raise TimeoutError("an actor neither stopped at a call nor ended")
 
     def _current(self) -> Actor | None:

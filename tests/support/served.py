@@ -15,7 +15,7 @@ from tablekeeper.runtime import SYSTEM_RUNTIME
 
 __all__ = ["Served", "free_port", "running_service"]
 
-_PATIENCE_S = 90.0
+_TIMEOUT_S = 90.0
 _DRAIN_S = 60.0
 
 
@@ -61,7 +61,7 @@ def running_service(work_dir: Path, *, allow: Path | str, arguments: Sequence[st
 
 def _wait_until_up(served: Served, process: subprocess.Popen[bytes]) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + _PATIENCE_S
+    until_s = clock.monotonic_s() + _TIMEOUT_S
     while True:
         try:
             served.client().get("/healthz")

@@ -60,7 +60,7 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What kind of table, and who is at work on it: names of jobs, one process each."""
+    """What kind of table, and who works on it: names of jobs, one process each."""
 
     table_type: str
     jobs: tuple[str, ...]
@@ -256,7 +256,7 @@ def _judge(world: World, story: Story) -> None:
         if each.cancelled or (each.flags.mutable and each.state == "inflight"):
             faults.append(f"a clean left {each}")
     world.table.clean(options=AT_ONCE)
-    faults += [f"a clean without patience left {each}" for each in world.table.plans() if each.flags.can_be_removed]
+    faults += [f"a clean at once left {each}" for each in world.table.plans() if each.flags.can_be_removed]
     for each in world.table.plans():
         world.table.execute(each.instant)
     last = Write(["a", "d"], False, 1_000.0)

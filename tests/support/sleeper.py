@@ -33,7 +33,7 @@ ASLEEP_S = 3_600.0
 """Longer than any lease and any heartbeat."""
 
 _LOCKS = ".hoodie/.locks/"
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class LateAttempts:
             self._arrived.release()
 
     def _await(self) -> None:
-        if not self._arrived.acquire(timeout=_PATIENCE_S):
+        if not self._arrived.acquire(timeout=_TIMEOUT_S):
             raise TimeoutError("an attempt neither stopped at a call nor ended")
 
 

@@ -28,7 +28,7 @@ __all__ = ["HOSTS", "SparkApplication", "SparkCluster", "SparkWorker", "spark_cl
 
 HOSTS = ("127.0.0.1", "localhost")
 _ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -152,7 +152,7 @@ def _start(log: Path, environment: Mapping[str, str], *arguments: str) -> subpro
 
 def _await(is_so: Any, process: subprocess.Popen[bytes], log: Path) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + _PATIENCE_S
+    until_s = clock.monotonic_s() + _TIMEOUT_S
     while True:
         with suppress(URLError, ConnectionError, TimeoutError):
             if is_so():

@@ -39,7 +39,7 @@ SPECULATION = {
 }
 """Copies of tasks are started at once, and attempts that lost go on."""
 
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Stragglers:
     def await_sleeper(self, job: int) -> None:
         """What a copy does first: it must not win while the one that is to lose has not come to its file yet."""
         clock = SYSTEM_RUNTIME.clock
-        until_s = clock.monotonic_s() + _PATIENCE_S
+        until_s = clock.monotonic_s() + _TIMEOUT_S
         while not (self.folder / f"reached-{job}").exists() and clock.monotonic_s() < until_s:
             clock.sleep(0.02)
 
@@ -113,7 +113,7 @@ class Stragglers:
 
     def _outcome_of(self, pid: str) -> str:
         clock = SYSTEM_RUNTIME.clock
-        until_s = clock.monotonic_s() + _PATIENCE_S
+        until_s = clock.monotonic_s() + _TIMEOUT_S
         ended = self.folder / f"ended-{pid}"
         while not ended.exists():
             if clock.monotonic_s() > until_s:

@@ -65,7 +65,7 @@ class Crew:
         return [m for m, (seed, _) in self._running.items() if (folder / f"{m.journal}-{seed}").exists()]
 
     def wait_for_all(self) -> None:
-        """The time of a run begins when all are at work, however long a busy machine takes to start them."""
+        """The time of a run begins when all are running, however long a busy machine takes to start them."""
         deadline = time.monotonic() + _START_S
         while len(self.at_work()) < len(self._running):
             if time.monotonic() > deadline:

@@ -275,7 +275,7 @@ def _finish_plans(plan: StressPlan) -> list[str]:
         if each.cancelled or is_old or is_dead:
             faults.append(f"a clean left {each}")
     open_table(plan, options=AT_ONCE).clean()
-    faults += [f"a clean without patience left {each}" for each in table.plans() if each.flags.can_be_removed]
+    faults += [f"a clean at once left {each}" for each in table.plans() if each.flags.can_be_removed]
     for waiting in table.plans():
         try:
             table.execute(waiting.instant)

@@ -1,4 +1,4 @@
-"""Checks on the text of tracked files: no paths of one machine, no package registries.
+"""Checks on the text of tracked files: no paths of one machine, no package registries, one word for one thing.
 
 The forbidden words are put together from pieces, so that this file passes its own checks.
 """
@@ -48,3 +48,25 @@ def lock_urls(path: str, text: str) -> Iterator[Violation]:
         for number, line in enumerate(text.splitlines(), start=1):
             if found := _URL.search(line):
                 yield Violation(path, number, f"a lock file with the address of {found.group(1)}")
+
+
+# Words that another one stands for -> that one. Put together like the rest.
+_OTHER_WORDS = {
+    "ri" + r"vals?": "concurrent commits, others",
+    "un" + "seen": "phantom",
+    "_?pat" + r"ience(?:_s)?": "timeout",
+    r"call(?:s|ed|ing)?\s+" + "off": "cancel",
+    r"carr(?:y|ies|ied|ying)\s+" + "out": "execute",
+    r"seeds?\s+" + r"0\d\d": "the name of the document",
+}
+_OTHER_WORD = {re.compile(rf"(?<![\w-]){word}(?![\w-])", re.IGNORECASE): say for word, say in _OTHER_WORDS.items()}
+_WORDED = (".py", ".md", ".html", ".toml")
+
+
+def other_words(path: str, text: str) -> Iterator[Violation]:
+    """One word for one thing, in what people read: code, pages, messages."""
+    if path.endswith(_WORDED):
+        for pattern, say in _OTHER_WORD.items():
+            for found in pattern.finditer(text):
+                line = text.count("\n", 0, found.start()) + 1
+                yield Violation(path, line, f"says {found.group()!r}, where we say: {say}")

@@ -1,4 +1,4 @@
-"""No tracked file speaks of one machine or of a package registry."""
+"""No tracked file speaks of one machine or of a package registry, and each says one word for one thing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tidy import files
 from tests.tidy.sources import ROOT, Violation, load_tracked_texts
 
 Check = Callable[[str, str], Iterator[Violation]]
-CHECKS: tuple[Check, ...] = (files.machine_paths, files.registry_hosts, files.lock_urls)
+CHECKS: tuple[Check, ...] = (files.machine_paths, files.registry_hosts, files.lock_urls, files.other_words)
 TEXTS = list(load_tracked_texts())
 
 
@@ -38,6 +38,27 @@ def test_the_lock_files_are_among_the_files_checked() -> None:
 )
 def test_a_bad_line_is_caught(check: Check, line: str) -> None:
     assert [violation.line for violation in check("requirements/x.lock", "fine\n" + line + "\n")] == [2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "class Ri{}: ...".format("vals"),
+        "the un{} rows".format("seen"),
+        "self._pat{} = 3".format("ience"),
+        "_PAT{} = 3".format("IENCE_S"),
+        "it is {} off".format("called"),
+        "he {} out the plan".format("carries"),
+        "see seed {}".format("004"),
+    ],
+)
+def test_another_word_is_caught(line: str) -> None:
+    assert [violation.line for violation in files.other_words("src/a.py", "fine\n" + line + "\n")] == [2]
+
+
+def test_another_word_over_two_lines_is_caught_and_parts_of_words_are_not() -> None:
+    assert len(list(files.other_words("docs/a.md", "a plan may be {}\noff".format("called")))) == 1
+    assert list(files.other_words("docs/a.md", "arrivals, call offers, 0004, seed 4, recall official")) == []
 
 
 @pytest.mark.parametrize(

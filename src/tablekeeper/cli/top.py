@@ -92,7 +92,7 @@ def screen_of(seen: Mapping[str, Any]) -> Group:
     alarms = [[each["rule"].replace("_", " "), each["text"]] for each in seen["alarms"]]
     for title, columns, rows in (
         ("Queues", ("queue", "waiting", "running", "in quarantine"), queues),
-        ("At work", ("id", "table", "service", "since", "instance"), running),
+        ("Running", ("id", "table", "service", "since", "instance"), running),
         ("Open alarms", ("alarm", "what"), alarms),
     ):
         parts += [Text(), Text(title, style="bold"), _table(columns, rows) if rows else Text("none", style="dim")]

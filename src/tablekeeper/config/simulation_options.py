@@ -43,4 +43,4 @@ TABLE_OPTIONS: Mapping[str, Mapping[str, str]] = {
 """What some tables are made with besides, by name."""
 
 AT_ONCE: Mapping[str, str] = {"hoodie.table.service.rollback.delay.minutes": "0"}
-"""For a clean that has no patience with mutable plans."""
+"""For a clean that removes mutable plans at once."""

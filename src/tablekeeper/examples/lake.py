@@ -48,7 +48,7 @@ _POLICIES: dict[str, dict[str, Any]] = {
     },
 }
 _WRITERS = 2
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _TIMES_READ = 3
 
 
@@ -179,7 +179,7 @@ def stream_hosted(lake: Lake) -> Outcome:
 
 def wait_for_service(lake: Lake) -> Outcome:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + _PATIENCE_S
+    until_s = clock.monotonic_s() + _TIMEOUT_S
     while not (operations := lake.settled_operations()):
         if clock.monotonic_s() > until_s:
             raise TablekeeperError(
@@ -261,7 +261,7 @@ def served_lake(folder: Path, *, rows: int = 20_000, rounds: int = 8) -> Iterato
 
 def _wait_until_up(lake: Lake, process: subprocess.Popen[bytes], log: Path) -> None:
     clock = SYSTEM_RUNTIME.clock
-    until_s = clock.monotonic_s() + _PATIENCE_S
+    until_s = clock.monotonic_s() + _TIMEOUT_S
     while True:
         try:
             lake.service.get("/healthz")

@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 _GRPC_THREADS = 16
 _CLOSING_S = 5
 _BACKLOG = 2048
-# A request needs the interpreter for several short moments, and waits so long for each while a loop is at work.
+# A request needs the interpreter for several short moments, and waits that long for each while a loop is running.
 _SWITCH_S = 0.0005
 # Young collections between two that look at everything.
 _FULL_COLLECTION_EVERY = 1000

@@ -48,7 +48,7 @@ class Timing:
     watch_every_s: float = 0.5
     look_every_s: float = 1.0
     look_hold_s: float = 120.0
-    look_patience_s: float = 5.0
+    look_timeout_s: float = 5.0
     look_min_s: float = 30.0
     look_max_s: float = 3600.0
     expire_every_s: float = 5.0

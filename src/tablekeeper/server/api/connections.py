@@ -22,7 +22,7 @@ _ADDRESS_BYTES = 65_000
 
 def http_protocol(*, head_s: float) -> type[asyncio.Protocol]:
     """The fastest of the protocols that are installed."""
-    return type("ImpatientProtocol", (_Impatience, _fastest()), {"head_s": head_s})
+    return type("HeadTimeoutProtocol", (_HeadTimeout, _fastest()), {"head_s": head_s})
 
 
 def _fastest() -> type[asyncio.Protocol]:
@@ -40,7 +40,7 @@ def _fastest() -> type[asyncio.Protocol]:
     return BoundedAddress
 
 
-class _Impatience(asyncio.Protocol):
+class _HeadTimeout(asyncio.Protocol):
     """Closes connections on which no request is under way and none comes, or one with a head without end."""
 
     head_s = 15.0
@@ -48,7 +48,7 @@ class _Impatience(asyncio.Protocol):
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
-    _patience: asyncio.TimerHandle | None = None
+    _timeout: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -69,7 +69,7 @@ class _Impatience(asyncio.Protocol):
             self.transport.close()
         elif self._is_asked:
             self._end_waiting()
-        elif self._patience is None:
+        elif self._timeout is None:
             self._wait_for_head()
 
     @property
@@ -77,9 +77,9 @@ class _Impatience(asyncio.Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_head(self) -> None:
-        self._patience = self.loop.call_later(self.head_s, self.transport.close)
+        self._timeout = self.loop.call_later(self.head_s, self.transport.close)
 
     def _end_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None

@@ -16,7 +16,7 @@ from tablekeeper.runtime import Runtime
 
 __all__ = ["ForkServer"]
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 # More than one thread in a process that forks is trouble: this one would come with numpy.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -88,7 +88,7 @@ def _line(stream: IO[bytes] | None) -> bytes:
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         while not line.endswith(b"\n"):
-            data = stream.read(64) if selector.select(_PATIENCE_S) else b""
+            data = stream.read(64) if selector.select(_TIMEOUT_S) else b""
             if not data:
                 return b""
             line += data

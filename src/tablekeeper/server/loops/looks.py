@@ -78,7 +78,7 @@ class LookLoop:
         lookers = [_Looker(threads.event()) for _ in range(min(_WIDTH, len(waiting)))]
         for looker in lookers:
             threads.start(lambda looker=looker: self._work_off(waiting, looker), name="tablekeeper-look")  # type: ignore[misc]
-        until_s = self._now_s + self._context.settings.timing.look_patience_s
+        until_s = self._now_s + self._context.settings.timing.look_timeout_s
         for looker in lookers:
             if not looker.done.wait(max(0.0, until_s - self._now_s)):
                 self._slow.append(looker)
