@@ -277,3 +277,33 @@ def test_an_operation_that_is_being_claimed_when_the_service_is_to_stop_is_finis
     (done,) = store.list_operations(OperationFilter(), Page())
     store.close()
     assert done.status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("loses", ["the history of the table", "its database"])
+def test_an_operation_with_the_number_of_one_that_was_forgotten_runs_all_the_same(
+    tmp_path: Path, table: tk.Table, loses: str
+) -> None:
+    folder = settings_in(tmp_path).work_dir
+    numbers = []
+    for ts in (2, 3):
+        table.upsert(trips(("a", "sf", ts, float(ts))))
+        numbers.append(compact_once(tmp_path, table, ts, clears=loses == "the history of the table"))
+        assert [len(each.logs) for each in table.files(partitions=["sf"])] == [0], ts
+        for file in folder.glob("service.db*") if loses == "its database" else ():
+            file.unlink()
+    assert numbers[0] == numbers[1]
+
+
+def compact_once(folder: Path, table: tk.Table, ts: int, *, clears: bool) -> int:
+    """A service that does this one thing; the number of its operation."""
+    service = open_service(settings_in(folder), runtime=SYSTEM_RUNTIME)
+    try:
+        table_id = register(service, table, Policy(services=()))
+        asked = Submission(table_id, f"compaction@asked-{ts}", ServiceAction.COMPACTION)
+        number = service.store.submit(asked).operation.operation_id
+        run_until(service, lambda: bool(operations(service, Status.COMPLETED)))
+        if clears:
+            assert service.store.clear(table_id) == 1
+        return number
+    finally:
+        service.stop()

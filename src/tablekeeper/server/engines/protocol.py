@@ -26,7 +26,7 @@ class Job:
 
     `options` are Hudi's names, over those of the table. `planning` are arguments of the schedule call (order columns,
     retention, cancellable). Output goes to `log_path`, what came of it to `result_path`. `trace` is the
-    trace context to go on from.
+    trace context to go on from. `label` tells the attempt from all others whose files are in the working folder.
     """
 
     operation_id: int
@@ -42,10 +42,11 @@ class Job:
     planning: Mapping[str, Any] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict)
     trace: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
-        return f"tablekeeper-{self.operation_id}-{self.number}"
+        return f"tablekeeper-{self.label or f'{self.operation_id}-{self.number}'}"
 
 
 class JobState(enum.Enum):

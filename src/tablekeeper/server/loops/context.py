@@ -22,6 +22,8 @@ from tablekeeper.tracing import current_trace
 
 __all__ = ["LoopContext", "Watched", "about", "make_job", "settle"]
 
+_LABEL_LENGTH = 8
+
 
 @dataclass(slots=True)
 class Watched:
@@ -85,23 +87,34 @@ def settle(context: LoopContext, operation: Operation, verdict: Verdict, ended: 
     )
 
 
-def make_job(context: LoopContext, operation: Operation, table: ManagedTable, policy: Policy, number: int) -> Job:
-    """The attempt as an engine gets it."""
-    folder = Path(context.settings.work_dir) / "attempts"
+def make_job(
+    context: LoopContext, operation: Operation, table: ManagedTable, policy: Policy, number: int, *, log_path: str = ""
+) -> Job:
+    """The attempt as an engine gets it. One that was begun before is known by the `log_path` of its record.
+
+    Numbers of operations come again: after a table's history was cleared, and in a new database. So an attempt has a
+    name of its own, or it would be taken for that of another operation, and what came of that one for what came of it.
+    """
+    if log_path:
+        log = Path(log_path)
+    else:
+        label = f"{operation.operation_id}-{number}-{context.runtime.ids.uuid()[:_LABEL_LENGTH]}"
+        log = Path(context.settings.work_dir) / "attempts" / f"{label}.log"
     return Job(
         operation_id=operation.operation_id,
         number=number,
         base_path=table.base_path,
         action=operation.action,
         instant=operation.instant if operation.is_planned and operation.action.has_plan else None,
-        log_path=str(folder / f"{operation.operation_id}-{number}.log"),
-        result_path=str(folder / f"{operation.operation_id}-{number}.json"),
+        log_path=str(log),
+        result_path=str(log.with_suffix(".json")),
         time_limit_s=policy.time_limit_s or 0.0,
         parameters=operation.parameters,
         options={**policy.options, **hudi_settings(operation.parameters)},
         planning=_planning(operation.action, policy),
         storage_options=context.settings.storage_options,
         trace=current_trace() or operation.trace,
+        label=log.stem,
     )
 
 

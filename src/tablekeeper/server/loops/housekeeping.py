@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +18,6 @@ _LOG = logging.getLogger(__name__)
 _BATCH = 500
 _SEEN = 200
 _MOST_PAGES = 100
-_NAMES = 10_000
 
 
 class BeatLoop:
@@ -85,8 +84,6 @@ class AlarmLoop:
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
-        # Tables keep their names.
-        self._names: dict[int, str] = {}
 
     def run_once(self) -> int:
         """How many were opened or resolved."""
@@ -119,7 +116,7 @@ class AlarmLoop:
         return World(
             now_ms=store.now_ms(),
             operations=tuple(operations),
-            names={each.table_id: self._name(each.table_id) for each in operations},
+            names=self._load_names(operations),
             recovered=frozenset(each.operation_id for each in operations if self._is_recovered(each)),
             quarantined=tuple(self._load_quarantined()),
             depths=tuple(store.queue_depths()),
@@ -135,15 +132,9 @@ class AlarmLoop:
                 return
             after = page[-1].table_id
 
-    def _name(self, table_id: int) -> str:
-        if table_id not in self._names:
-            if len(self._names) >= _NAMES:
-                self._names.clear()
-            try:
-                self._names[table_id] = self._context.store.load_table(table_id).name
-            except UnknownRecordError:
-                return f"table {table_id}"
-        return self._names[table_id]
+    def _load_names(self, operations: Sequence[Operation]) -> dict[int, str]:
+        tables = self._context.store.load_tables(sorted({each.table_id for each in operations}))
+        return {table_id: table.name for table_id, table in tables.items()}
 
     def _is_recovered(self, operation: Operation) -> bool:
         """Whether the same service has worked on the same table since this operation failed."""

@@ -94,7 +94,7 @@ class ScheduleLoop:
     def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
         """Go on with an attempt of an earlier holder, if its job can be reached and is not without a trace."""
         engine = self._context.engines.find(left.engine)
-        job = make_job(self._context, operation, table, policy, left.number)
+        job = make_job(self._context, operation, table, policy, left.number, log_path=left.log_path)
         job_id = left.job_id or engine.find(job)
         if not job_id or not engine.can_reach(job_id):
             return False
