@@ -152,15 +152,16 @@ def plan_slice_tasks(query: Query, slices: Sequence[FileSlice]) -> list[SliceTas
     merges = any(s.logs for s in slices)
     rule = merge_rule(config) if merges else MergeRule(config.merge_mode, config.ordering_fields)
     visibility = BlockVisibility.of(query.timeline, config, as_of=query.as_of)
-    store = StorageHandle(query.storage)
+    # Made once and shared by all tasks, of which there may be a hundred thousand.
+    store, schema, output, key = StorageHandle(query.storage), query.file_schema, query.output, key_spec(config)
     return [
         SliceTask(
             store=store,
             file_slice=s,
-            schema=query.file_schema,
-            output=query.output,
+            schema=schema,
+            output=output,
             rule=rule,
-            key=key_spec(config),
+            key=key,
             visibility=visibility,
             predicate=query.predicate,
             commit_times=query.commit_times,

@@ -113,7 +113,8 @@ def plan_slices(files: PartitionFiles, rules: SliceRules) -> dict[FileGroupId, t
         if (rules.with_cdc or not log.is_cdc) and (rules.version < 8 or rules.is_visible(log.instant)):
             logs[log.group].append(log)
     groups = {}
-    for group in sorted(bases.keys() | logs.keys()):
+    # Compared as tuples: the groups' own comparison takes most of the time that a hundred thousand of them take.
+    for group in sorted(bases.keys() | logs.keys(), key=lambda each: (each.partition, each.file_id)):
         if not rules.is_replaced(group):
             slices = _slices_of_group(group, bases.get(group, {}), logs.get(group, []), rules)
             if slices:
