@@ -433,3 +433,11 @@ def test_the_update_strategy_is_chosen_by_the_class_name_of_java() -> None:
     assert not ConflictSettings.from_options({key: "SparkRejectUpdateStrategy"}).allow_updates
     with pytest.raises(InvalidRequestError, match="SparkRejectUpdateStrategy or SparkAllowUpdateStrategy"):
         ConflictSettings.from_options({key: "Ours"})
+
+
+def test_a_harmless_candidate_does_not_end_the_search() -> None:
+    """A log compaction is in nobody's way; the commit after it is."""
+    harmless, other = completed(60, 65), completed(70, 75)
+    touched = {60: touches(WriteKind.LOG_COMPACTION), 70: touches(WriteKind.INGESTION)}
+    found = conflict(own(), harmless, other, touched=touched)
+    assert found == Conflict(instant=other, file_groups=(GROUP,))

@@ -12,9 +12,10 @@ from tablekeeper.format.plans import (
     decode_compaction_plan,
     encode_compaction_plan,
 )
-from tablekeeper.model import Action, Instant, ServiceKind, State
-from tablekeeper.timeline import create_requested, load_content, start_inflight
-from tests.support.planning_world import PlanningWorld, group
+from tablekeeper.model import Action, Instant, RequestedTime, ServiceKind, State
+from tablekeeper.services.plans.window import pending_record, recorded_pending
+from tablekeeper.timeline import Timeline, create_requested, load_content, start_inflight
+from tests.support.planning_world import PlanningWorld, group, time_of
 from tests.support.storage_wrappers import CountingStorage
 
 __all__: list[str] = []
@@ -68,6 +69,44 @@ class TestWhatCannotBeSeenInTheWindow:
         world.storage.put(world.plan_path(plan.instant), encode_compaction_plan(CompactionPlan()))
         world.archive(late())
         assert "and was archived" in world.window().why_full
+
+    def test_a_commit_that_completes_at_the_very_time_of_a_plan_belongs_to_the_next_window(
+        self, world: PlanningWorld
+    ) -> None:
+        """Who planned had loaded the timeline before: the commit was not there."""
+        late = world.begin({group("b"): 1})
+        world.write({group("a"): 1})
+        plan = world.schedule(world.compaction())
+        assert plan is not None
+        overlapping = late(world.now())
+        assert overlapping.completed_at is not None
+        assert overlapping.completed_at.value == plan.instant.value
+        world.execute(plan.instant)
+        assert world.window().partitions == ("b",)
+
+    def test_a_restore_from_before_the_plan_makes_no_full_window_and_one_after_it_does(
+        self, world: PlanningWorld
+    ) -> None:
+        world.restore(world.write({group("a"): 1}))
+        world.write({group("a"): 1})
+        world.compact()
+        undone = world.write({group("b"): 1})
+        assert not world.window().is_full
+        world.restore(undone)
+        assert "came after plan" in world.window().why_full
+
+    def test_a_restore_that_has_not_completed_makes_a_full_window(self, world: PlanningWorld) -> None:
+        world.write({group("a"): 1})
+        world.compact()
+        requested_at = RequestedTime(time_of(world.tick()))
+        create_requested(world.storage, world.config, requested_at=requested_at, action=Action.RESTORE)
+        assert "came after plan" in world.window().why_full
+
+    def test_all_writes_that_were_pending_when_a_plan_was_made_are_remembered(self) -> None:
+        times = ["20240101000000001", "20240101000000002"]
+        pending = Timeline.of(Instant(RequestedTime(time), Action.COMMIT, State.INFLIGHT) for time in times)
+        assert sorted(time.value for time in recorded_pending(pending_record(pending))) == times
+        assert recorded_pending({}) == frozenset()
 
     def test_a_failed_write_that_was_under_way_when_the_last_plan_was_made_is_no_reason_to_list_all(
         self, world: PlanningWorld

@@ -257,6 +257,37 @@ def test_a_store_that_fails_at_the_end_does_not_fail_the_write(world: World) -> 
     assert world.storage.stat(FILE) is not None
 
 
+def test_a_beat_that_is_refused_the_right_to_write_ends_the_heartbeat(world: World) -> None:
+    def refuse(operation: str) -> None:
+        if operation == "replace":
+            raise FencedError("another process has ended this work")
+
+    faulty = FaultyStorage(world.storage)
+    heartbeat = world.start(cast(Storage, faulty))
+    faulty.on_call = refuse
+    world.clock.advance(70)
+    with pytest.raises(FencedError, match="taken over or removed"):
+        heartbeat.check()
+
+
+def test_once_its_instant_is_completed_the_file_goes_whoever_wrote_it_last(world: World) -> None:
+    heartbeat = world.start(owner="me")
+    world.storage.put(FILE, b"somebody else")
+    heartbeat.stop(is_completed=True)
+    assert world.storage.stat(FILE) is None
+
+
+def test_a_beat_that_follows_another_one_needs_no_second_look(world: World) -> None:
+    asked: list[str] = []
+    watched = FaultyStorage(world.storage)
+    world.start(cast(Storage, watched))
+    watched.on_call = asked.append
+    world.clock.advance(70)
+    asked.clear()
+    world.clock.advance(60)
+    assert set(asked) == {"replace"}
+
+
 def test_one_tolerable_miss_still_leaves_room_for_a_late_beat(world: World) -> None:
     heartbeat = world.start(settings=HeartbeatSettings(interval_ms=3_000, tolerable_misses=1))
     for _ in range(50):
