@@ -441,3 +441,14 @@ def test_a_harmless_candidate_does_not_end_the_search() -> None:
     touched = {60: touches(WriteKind.LOG_COMPACTION), 70: touches(WriteKind.INGESTION)}
     found = conflict(own(), harmless, other, touched=touched)
     assert found == Conflict(instant=other, file_groups=(GROUP,))
+
+
+def test_of_two_pending_plans_only_the_one_that_yields_is_passed_over() -> None:
+    yielding, firm = pending(60, Action.COMPACTION), pending(70, Action.COMPACTION)
+    found = select_candidates(
+        own(),
+        timeline=(yielding, firm),
+        settings=ConflictSettings(CandidateStrategy.START_TIMESTAMP, False),
+        is_cancellable=lambda instant: instant == yielding,
+    )
+    assert found.pending == (firm,)

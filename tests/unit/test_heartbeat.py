@@ -314,3 +314,14 @@ def test_the_allowance_for_clocks_that_differ_can_be_set() -> None:
 def test_an_interval_that_is_too_short_or_no_number_is_refused_by_its_key(value: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"hoodie\.client\.heartbeat\.interval_in_ms"):
         HeartbeatSettings.from_options({"hoodie.client.heartbeat.interval_in_ms": value})
+
+
+def test_an_abandoned_heartbeat_stays_until_it_lapses_and_beats_no_more(world: World) -> None:
+    heartbeat = world.start()
+    heartbeat.abandon()
+    assert world.storage.stat(FILE) is not None
+    assert world.is_active()
+    with pytest.raises(FencedError, match="was stopped"):
+        heartbeat.check()
+    world.clock.advance(1_000)
+    assert not world.is_active()
