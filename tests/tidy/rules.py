@@ -344,24 +344,32 @@ def settings_without_components(source: Source) -> Iterator[Violation]:
                         yield _at(source, field, f"{node.name} holds a {component}: settings are values")
 
 
-# Where something is composed or made by hand; everything else is handed a runtime.
-_RUNTIME_ROOTS = (r"table/table", r"storage/\w+", r"engine/local", r"server/store/sql", r"examples/\w+")
+# Where a process begins, where something is composed or made by hand, and what a process has once; everything else is
+# given a runtime.
+_RUNTIME_ROOTS = (
+    r"runtime",
+    r"cli/\w+",
+    r"examples/\w+",
+    r"testing/campaign",
+    r"server/engines/(fork_server|minder|warm_worker|worker)",
+    r"server/store/sql",
+    r"table/table",
+    r"storage/\w+",
+    r"engine/local",
+    r"txn/locks/in_process",
+)
 
 
-def no_default_runtime(source: Source) -> Iterator[Violation]:
-    """Nothing falls back to the system's clock, ids and threads but what is made by hand."""
+def system_runtime_at_roots(source: Source) -> Iterator[Violation]:
+    """Nothing else names the system's clock, ids and threads, as a default or in its body."""
     if not source.in_package or any(re.fullmatch(root, source.module) for root in _RUNTIME_ROOTS):
         return
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.arguments):
-            defaults = [each for each in (*node.defaults, *node.kw_defaults) if each is not None]
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            defaults = [node.value]
-        else:
-            continue
-        for default in defaults:
-            if "SYSTEM_RUNTIME" in _words(default):
-                yield _at(source, default, "falls back to the system's runtime: let it be handed in")
+        names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Attribute):
+            names = [node.attr]
+        if "SYSTEM_RUNTIME" in names:
+            yield _at(source, node, "names the system's runtime: let one be handed in")
 
 
 def no_questions_about_the_engine(source: Source) -> Iterator[Violation]:
@@ -395,7 +403,7 @@ RULES: tuple[Rule, ...] = (
     guarded_changes_under_the_lock,
     pure_plan_functions,
     settings_without_components,
-    no_default_runtime,
+    system_runtime_at_roots,
     no_questions_about_the_engine,
 )
 
