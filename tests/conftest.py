@@ -20,6 +20,8 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadGroupScheduling
 
+from tests.support.table_builder import TableBuilder
+
 TESTS = Path(__file__).resolve().parent
 FOLDER_MARKERS = (
     "unit",
@@ -142,6 +144,20 @@ def spark(spark_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFa
 def table_path(tmp_path: Path) -> str:
     """An absolute path where no table is yet."""
     return str(tmp_path / "table")
+
+
+@pytest.fixture
+def tables() -> Iterator[TableBuilder]:
+    """Makes tables in memory, which are gone when the test is."""
+    builder = TableBuilder()
+    yield builder
+    builder.forget()
+
+
+@pytest.fixture(params=["cow", "mor"])
+def table_type(request: pytest.FixtureRequest) -> str:
+    """The test runs for both types of tables."""
+    return str(request.param)
 
 
 @pytest.fixture

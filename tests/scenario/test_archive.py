@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -30,13 +29,6 @@ EAGER = {
     "hoodie.clean.commits.retained": "1",
     "hoodie.compact.inline.max.delta.commits": "1",
 }
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 @pytest.fixture(params=["cow", "mor"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 
@@ -32,13 +30,6 @@ from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 
 NOTES = pa.schema([*TRIPS, ("note", pa.string())])
 HISTORY = ".hoodie/timeline/history"
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 @pytest.fixture(params=["cow", "mor"])

@@ -6,7 +6,7 @@ import datetime as dt
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,18 +32,6 @@ Call = Callable[[tk.Table], object]
 ROWS = trips(("a", "sf", 1, 1.0), ("b", "la", 1, 2.0))
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 NESTED = pa.schema([*TRIPS, ("at", pa.struct([("ts", pa.int64())])), ("tags", pa.list_(pa.string()))])
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
-
-
-@pytest.fixture(params=["cow", "mor"])
-def table_type(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import functools
 import io
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,13 +22,6 @@ __all__: list[str] = []
 SORT_MODE = "hoodie.bulkinsert.sort.mode"
 SCHEMA = pa.schema([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64()), ("_hoodie_is_deleted", pa.bool_())])
 MANY = 200_000
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 @functools.cache

@@ -41,7 +41,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock(1_710_000_000_000)
-        self.name = "seed-002"
+        self.name = "cancellable"
         self.processes = 0
         tk.Table.create(
             self.uri,
@@ -306,7 +306,7 @@ def _calls_of_execution(world: World, plan: ScheduledPlan) -> list[tuple[str, st
     """The calls of an executor of this plan, found out on a copy of the table."""
     storage = MemoryStorage(world.uri, runtime=one_thread_runtime(world.clock, process=80))
     copy = World.__new__(World)
-    copy.clock, copy.name, copy.processes = FakeClock(world.clock.now_ms()), "seed-002-copy", 0
+    copy.clock, copy.name, copy.processes = FakeClock(world.clock.now_ms()), "cancellable-copy", 0
     target = MemoryStorage(copy.uri, runtime=one_thread_runtime(copy.clock, process=81))
     for file in storage.walk(""):
         target.put(file.path, storage.read(file.path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ __all__: list[str] = []
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]
 ALLOW = {"hoodie.clustering.updates.strategy": "SparkAllowUpdateStrategy"}
 APART = {"hoodie.parquet.small.file.limit": "0"}
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 def busy_table(tables: TableBuilder, place: str | None = None, **changes: Any) -> tk.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,18 +16,6 @@ HIVE = {"hoodie.datasource.write.hive_style_partitioning": True}
 ENCODED = {"hoodie.datasource.write.partitionpath.urlencode": True}
 TWO = pa.schema([("id", pa.string()), ("x", pa.string()), ("y", pa.string()), ("v", pa.int64())])
 DEFAULT = "__HIVE_DEFAULT_PARTITION__"
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
-
-
-@pytest.fixture(params=["cow", "mor"])
-def table_type(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 OPERATIONS = ["upsert", "insert", "bulk_insert", "insert_overwrite", "insert_overwrite_table", "delete"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -32,13 +31,6 @@ SHARED_BUCKETS = {
     "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
 }
 TOMBSTONES = pa.schema([*TRIPS, ("_hoodie_is_deleted", pa.bool_())])
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 @pytest.fixture(params=["parquet", "avro"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,18 +14,6 @@ from tests.support.table_builder import TableBuilder, rows_of, trips
 
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.float64())])
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
-
-
-@pytest.fixture(params=["cow", "mor"])
-def table_type(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def rows(start: int, end: int, *, partitions: int = 1, ts: int = 1, seed: int = 0) -> pa.Table:

@@ -66,7 +66,7 @@ class World:
         World.names += 1
         self.start = start
         self.instant = start.instant
-        self.name = f"seed-000-{World.names}"
+        self.name = f"guard-{World.names}"
         self.clock = FakeClock(start.now_ms)
         self.stage = Stage(self.clock)
         self.storage = MemoryStorage(f"memory://{self.name}/table", runtime=one_thread_runtime(self.clock, process=0))
@@ -110,7 +110,7 @@ def begin(service: str, *, mutable: bool) -> Start:
     """A table of three commits with a plan that nobody has begun."""
     clock = FakeClock(1_710_000_000_000)
     runtime = one_thread_runtime(clock, process=99)
-    uri = f"memory://seed-000-{service}-{mutable}/table"
+    uri = f"memory://guard-{service}-{mutable}/table"
     table = tk.Table.create(
         uri,
         name="trips",
@@ -428,7 +428,7 @@ def test_the_guard_makes_a_handful_of_calls_whatever_the_size_of_the_table() -> 
     for cities in (1, 4):
         clock = FakeClock(1_710_000_000_000)
         runtime = one_thread_runtime(clock, process=97)
-        uri = f"memory://seed-000-guard-{cities}/table"
+        uri = f"memory://guard-calls-{cities}/table"
         made = tk.Table.create(
             uri,
             name="trips",

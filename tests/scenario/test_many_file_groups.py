@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -18,13 +17,6 @@ from tests.support.table_builder import TableBuilder, rows_of, trips
 
 ROWS = 1200
 STAGING = ".hoodie/.tablekeeper/staging/"
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 def flat_table(tables: TableBuilder, *, groups: int, table_type: str = "cow", text: str = "") -> tk.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,6 @@ class Exported:
 class Broken:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         raise RuntimeError("the connection is closed")
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 @pytest.fixture(params=["cow", "mor"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -54,18 +53,6 @@ CONDITIONS = [
     "ts is not null and price is null",
     "ts > 30 and ts < 10",
 ]
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
-
-
-@pytest.fixture(params=["cow", "mor"])
-def table_type(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def wide_rows(seed: int, count: int, *, ts: int = 0) -> pa.Table:

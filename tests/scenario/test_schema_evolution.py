@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -75,13 +74,6 @@ def full_row(key: str, ts: int) -> dict[str, Any]:
         "deep": [("k", [{"label": None, "size": 1}])],
         "place": {"inner": None, "marks": [Decimal("1.5"), None]},
     }
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 @pytest.fixture(params=["cow", "mor", "mor avro"])

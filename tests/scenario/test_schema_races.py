@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import BinaryIO
 
@@ -19,13 +19,6 @@ from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 
 NOTE = pa.schema([*TRIPS, ("note", pa.string())])
 MARK = pa.schema([*TRIPS, ("mark", pa.int64())])
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 @pytest.fixture(params=["cow", "mor"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,18 +10,6 @@ import pytest
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 
 __all__: list[str] = []
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
-
-
-@pytest.fixture(params=["cow", "mor"])
-def table_type(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(params=["SIMPLE", "BUCKET"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,18 +16,6 @@ from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 
 TOMBSTONES = pa.schema([*TRIPS, ("_hoodie_is_deleted", pa.bool_())])
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
-
-
-@pytest.fixture(params=["cow", "mor"])
-def table_type(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(params=["simple", "bucket"])

@@ -5,8 +5,6 @@ Each would make rows that nobody finds, or rows that are there twice; each is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tablekeeper.errors import InvalidRequestError
@@ -14,18 +12,6 @@ from tests.support.table_builder import TableBuilder, listing, rows_of, trips
 
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 WRITES = ["upsert", "insert", "delete", "bulk_insert", "insert_overwrite", "insert_overwrite_table"]
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
-
-
-@pytest.fixture(params=["cow", "mor"])
-def table_type(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.mark.parametrize("operation", WRITES)

@@ -57,7 +57,7 @@ _OTHER_WORDS = {
     "_?pat" + r"ience(?:_s)?": "timeout",
     r"call(?:s|ed|ing)?\s+" + "off": "cancel",
     r"carr(?:y|ies|ied|ying)\s+" + "out": "execute",
-    r"seeds?\s+" + r"0\d\d": "the name of the document",
+    r"seeds?[\s-]" + r"0\d\d": "the name of the document",
 }
 _OTHER_WORD = {re.compile(rf"(?<![\w-]){word}(?![\w-])", re.IGNORECASE): say for word, say in _OTHER_WORDS.items()}
 _WORDED = (".py", ".md", ".html", ".toml")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,13 +21,6 @@ ROWS = pa.table({"id": ["a"], "city": ["sf"], "ts": [1]}, schema=SCHEMA)
 
 class SpeculatingEngine(LocalEngine):
     speculates = True
-
-
-@pytest.fixture
-def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder()
-    yield builder
-    builder.forget()
 
 
 def speculating(tables: TableBuilder, **options: str) -> tk.Table:
