@@ -21,7 +21,7 @@ from tablekeeper.format.hashing import (
     md5_key,
     xxhash64_key,
 )
-from tablekeeper.format.metadata_records import metadata_file_group_index
+from tablekeeper.format.metadata_keys import metadata_file_group_index
 from tests.support.damage import DAMAGED_FILE, assert_survives_damage, damage, truncations
 
 __all__: list[str] = []

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.metadata_keys import metadata_file_group_index
 from tablekeeper.format.metadata_log import decode_metadata_log, encode_metadata_base
-from tablekeeper.format.metadata_records import metadata_file_group_index, metadata_schema_json
+from tablekeeper.format.metadata_records import metadata_schema_json
 from tablekeeper.format.record_index import (
     RecordIndexShard,
     RecordLocation,

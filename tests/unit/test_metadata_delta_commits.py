@@ -7,6 +7,7 @@ import pytest
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
 from tablekeeper.format.log_blocks import decode_blocks
+from tablekeeper.format.metadata_keys import column_stats_key, metadata_file_group_index, partition_stats_key
 from tablekeeper.format.metadata_records import (
     ColumnRange,
     ColumnStatsRecord,
@@ -15,9 +16,6 @@ from tablekeeper.format.metadata_records import (
     MetadataRecord,
     PartitionListRecord,
     ValueType,
-    column_stats_key,
-    metadata_file_group_index,
-    partition_stats_key,
 )
 from tablekeeper.metadata_table.delta_commit import (
     remove_metadata_update,

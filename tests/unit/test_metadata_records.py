@@ -11,6 +11,7 @@ import fastavro
 import pytest
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
+from tablekeeper.format.metadata_keys import column_stats_key, metadata_file_group_index, partition_stats_key
 from tablekeeper.format.metadata_records import (
     ColumnRange,
     ColumnStatsRecord,
@@ -19,14 +20,11 @@ from tablekeeper.format.metadata_records import (
     MetadataRecord,
     PartitionListRecord,
     ValueType,
-    column_stats_key,
     column_stats_record,
     decode_metadata_record,
     encode_metadata_record,
     merge_metadata_records,
-    metadata_file_group_index,
     metadata_schema_json,
-    partition_stats_key,
     partition_stats_record,
 )
 

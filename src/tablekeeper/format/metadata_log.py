@@ -27,6 +27,7 @@ from tablekeeper.format.log_blocks import (
 )
 from tablekeeper.format.log_deletes import decode_deletes
 from tablekeeper.format.metadata_records import (
+    BloomFilterRecord,
     ColumnStatsRecord,
     FileListRecord,
     MetadataRecord,
@@ -228,7 +229,7 @@ def _without_deletions(record: MetadataRecord) -> MetadataRecord | None:
         case FileListRecord():
             files = {name: entry for name, entry in record.files.items() if not entry.is_deleted}
             return FileListRecord(record.partition, files) if files else None
-        case ColumnStatsRecord():
+        case ColumnStatsRecord() | BloomFilterRecord():
             return None if record.is_deleted else record
 
 

@@ -1,26 +1,25 @@
 """Records of the metadata table: what they say, how they are stored, how two of one key merge.
 
-Decoded are the four kinds that a writer has to keep in step: the list of partitions (type 1), the
-files of a partition (2), statistics of a column of a file (3) and of a column of a partition (6).
-The record key is the HFile key; inside the value its place is empty.
+Decoded are the kinds that a writer has to keep in step: the list of partitions (type 1), the files of a
+partition (2), statistics of a column of a file (3) and of a column of a partition (6), and the bloom filter of
+a base file (4). The record key is the HFile key; inside the value its place is empty.
 
 Merging follows the order of the metadata table's log, later over earlier:
 - partition and file lists are united; a deletion removes the entry, and stays as a tombstone
   where there is nothing to remove, so that logs may be merged before the base file is read;
 - column statistics replace each other when one of the two is a deletion or when the later one is
-  tight, and otherwise become the union of both ranges.
+  tight, and otherwise become the union of both ranges;
+- of bloom filters the later one counts.
 """
 
 from __future__ import annotations
 
-import base64
 import enum
 import functools
 import io
 import json
 import math
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -28,7 +27,6 @@ import fastavro
 
 from tablekeeper.errors import CorruptTableError, UnsupportedFeatureError
 from tablekeeper.format.avro_container import schema_json
-from tablekeeper.format.hashing import md5_key, xxhash64_key
 from tablekeeper.format.metadata_avro import (
     BOOLEAN,
     BYTES,
@@ -42,9 +40,17 @@ from tablekeeper.format.metadata_avro import (
     decode_raw_record,
     encode_raw_record,
 )
+from tablekeeper.format.metadata_keys import (
+    bloom_filter_key,
+    column_stats_key,
+    metadata_partition_name,
+    partition_stats_key,
+    table_partition_path,
+)
 
 __all__ = [
     "PARTITION_LIST_KEY",
+    "BloomFilterRecord",
     "ColumnRange",
     "ColumnStatsRecord",
     "FileEntry",
@@ -53,18 +59,14 @@ __all__ = [
     "PartitionListRecord",
     "StatValue",
     "ValueType",
-    "column_stats_key",
+    "bloom_filter_record",
     "column_stats_record",
     "decode_metadata_record",
     "encode_metadata_record",
     "has_metadata_layout",
     "merge_metadata_records",
-    "metadata_file_group_index",
-    "metadata_partition_name",
     "metadata_schema_json",
-    "partition_stats_key",
     "partition_stats_record",
-    "table_partition_path",
 ]
 
 PARTITION_LIST_KEY = "__all_partitions__"
@@ -73,7 +75,6 @@ PARTITION_LIST_KEY = "__all_partitions__"
 StatValue: TypeAlias = bool | int | float | str | bytes
 """A statistics bound as stored: dates in days, times in their unit, decimals as big-endian unscaled bytes."""
 
-_NON_PARTITIONED = "."
 _META_COLUMNS = (
     "_hoodie_commit_time",
     "_hoodie_commit_seqno",
@@ -219,7 +220,21 @@ class ColumnStatsRecord:
     of_partition: bool = False
 
 
-MetadataRecord: TypeAlias = PartitionListRecord | FileListRecord | ColumnStatsRecord
+@dataclass(frozen=True, slots=True)
+class BloomFilterRecord:
+    """The bloom filter of a base file as its footer has it (Base64), and what kind it is (SIMPLE or DYNAMIC_V0).
+
+    `instant` is the requested time of the action that wrote the record. A deleted one has neither kind nor content.
+    """
+
+    key: str
+    kind: str
+    instant: str
+    content: bytes
+    is_deleted: bool = False
+
+
+MetadataRecord: TypeAlias = PartitionListRecord | FileListRecord | ColumnStatsRecord | BloomFilterRecord
 
 
 @functools.cache
@@ -236,26 +251,6 @@ def has_metadata_layout(schema_json: str) -> bool:
     return bool(_layout(json.loads(schema_json)) == _layout(json.loads(metadata_schema_json())))
 
 
-def metadata_partition_name(partition: str) -> str:
-    """How the metadata table names a partition path: `.` stands for the empty one."""
-    return partition or _NON_PARTITIONED
-
-
-def table_partition_path(name: str) -> str:
-    """The partition path behind a name in the metadata table."""
-    return "" if name == _NON_PARTITIONED else name
-
-
-def column_stats_key(*, partition: str, file_name: str, column: str) -> str:
-    """Key of the statistics of `column` in one file."""
-    return partition_stats_key(partition=partition, column=column) + _file_digest(file_name)
-
-
-def partition_stats_key(*, partition: str, column: str) -> str:
-    """Key of the statistics of `column` in one partition, and prefix of those of its files."""
-    return _hash64(column) + _hash64(metadata_partition_name(partition))
-
-
 def column_stats_record(*, partition: str, file_name: str, column_range: ColumnRange) -> ColumnStatsRecord:
     """The record of one column of one file."""
     key = column_stats_key(partition=partition, file_name=file_name, column=column_range.column)
@@ -268,16 +263,12 @@ def partition_stats_record(*, partition: str, column_range: ColumnRange, is_tigh
     return ColumnStatsRecord(key, partition, column_range, is_tight=is_tight, of_partition=True)
 
 
-def metadata_file_group_index(key: str, *, groups: int) -> int:
-    """Which of a metadata partition's `groups` file groups holds `key` (Java's string hash)."""
-    if groups < 1:
-        raise ValueError("a metadata partition has at least one file group")
-    units = key.encode("utf-16-le") if not key.isascii() else None
-    values: Sequence[int] = key.encode() if units is None else memoryview(units).cast("H")
-    value: int = sum(map(operator.mul, values, _hash_powers(len(values)))) & 0xFFFFFFFF
-    signed = value - (1 << 32) if value >> 31 else value
-    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs corrects that.
-    return abs(signed) % groups
+def bloom_filter_record(
+    *, partition: str, file_name: str, instant: str, kind: str = "", content: bytes = b"", is_deleted: bool = False
+) -> BloomFilterRecord:
+    """The record of one base file."""
+    key = bloom_filter_key(partition=partition, file_name=file_name)
+    return BloomFilterRecord(key, kind, instant, content, is_deleted)
 
 
 def merge_metadata_records(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
@@ -290,6 +281,8 @@ def merge_metadata_records(older: MetadataRecord, newer: MetadataRecord) -> Meta
         if older.is_deleted or newer.is_deleted or newer.is_tight:
             return newer
         return replace(newer, range=older.range.merged_with(newer.range))
+    if isinstance(older, BloomFilterRecord) and isinstance(newer, BloomFilterRecord) and older.key == newer.key:
+        return newer
     raise ValueError(f"metadata records of keys {older.key} and {newer.key} do not merge")
 
 
@@ -304,6 +297,9 @@ def encode_metadata_record(record: MetadataRecord) -> bytes:
             return encode_raw_record(RawRecord(2, files=files))
         case ColumnStatsRecord():
             return encode_raw_record(RawRecord(6 if record.of_partition else 3, stats=_raw_stats(record)))
+        case BloomFilterRecord():
+            bloom = (record.kind, record.instant, record.content, record.is_deleted)
+            return encode_raw_record(RawRecord(4, bloom=bloom))
 
 
 def decode_metadata_record(key: str, value: bytes, *, schema_json: str, file: str) -> MetadataRecord:
@@ -326,6 +322,8 @@ def _record_of(key: str, raw: RawRecord, *, file: str) -> MetadataRecord:
     if raw.kind == 2:
         files = {name: FileEntry(size, is_deleted) for name, (size, is_deleted) in (raw.files or {}).items()}
         return FileListRecord(table_partition_path(key), files)
+    if raw.kind == 4 and raw.bloom is not None:
+        return BloomFilterRecord(key, *raw.bloom)
     if raw.kind not in (3, 6):
         raise UnsupportedFeatureError(f"{file}: metadata records of type {raw.kind} are not read")
     stats = raw.stats
@@ -379,7 +377,10 @@ def _decode_any(value: bytes, schema_json: str) -> RawRecord:
     listing = record.get("filesystemMetadata")
     files = None if listing is None else {name: (e["size"], e["isDeleted"]) for name, e in listing.items()}
     found = record.get("ColumnStatsMetadata")
-    return RawRecord(record["type"], files, None if found is None else _raw_stats_of(found))
+    stats = None if found is None else _raw_stats_of(found)
+    bloom = record.get("BloomFilterMetadata")
+    names = ("type", "timestamp", "bloomFilter", "isDeleted")
+    return RawRecord(record["type"], files, stats, None if bloom is None else tuple(bloom[name] for name in names))
 
 
 def _raw_stats_of(found: Mapping[str, Any]) -> RawStats:
@@ -440,23 +441,6 @@ def _order(value: Any, *, value_type: ValueType) -> Any:
     if value_type in (ValueType.FLOAT, ValueType.DOUBLE):
         return (math.isnan(value), value)
     return value
-
-
-@functools.lru_cache(maxsize=64)
-def _file_digest(file_name: str) -> str:
-    """Kept for a moment: the keys of all columns of a file are made one after the other."""
-    return base64.b64encode(md5_key(file_name)).decode()
-
-
-@functools.lru_cache(maxsize=4096)
-def _hash64(text: str) -> str:
-    return base64.b64encode(xxhash64_key(text)).decode()
-
-
-@functools.lru_cache(maxsize=256)
-def _hash_powers(length: int) -> tuple[int, ...]:
-    """What each character of a text of this length counts in Java's string hash."""
-    return tuple(pow(31, length - 1 - position, 1 << 32) for position in range(length))
 
 
 def _layout(schema: Any) -> Any:

@@ -16,13 +16,9 @@ from tablekeeper.errors import CorruptTableError, FencedError
 from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.data_files import decode_log_name, encode_log_name
+from tablekeeper.format.metadata_keys import metadata_file_group_index, metadata_partition_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name, encode_metadata_log
-from tablekeeper.format.metadata_records import (
-    FileListRecord,
-    MetadataRecord,
-    metadata_file_group_index,
-    metadata_partition_name,
-)
+from tablekeeper.format.metadata_records import FileListRecord, MetadataRecord
 from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.indexes import MetadataIndexes
 from tablekeeper.metadata_table.layout import (

@@ -11,15 +11,9 @@ from collections.abc import Iterable
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError, NotFoundError, UnsupportedFeatureError
+from tablekeeper.format.metadata_keys import metadata_file_group_index, metadata_partition_name
 from tablekeeper.format.metadata_log import MetadataFileGroup
-from tablekeeper.format.metadata_records import (
-    PARTITION_LIST_KEY,
-    FileListRecord,
-    MetadataRecord,
-    PartitionListRecord,
-    metadata_file_group_index,
-    metadata_partition_name,
-)
+from tablekeeper.format.metadata_records import PARTITION_LIST_KEY, FileListRecord, MetadataRecord, PartitionListRecord
 from tablekeeper.metadata_table.layout import (
     FILES,
     METADATA_DIRECTORY,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.column_stats import deleted_column_range, merge_column_ranges
+from tablekeeper.format.metadata_keys import column_stats_key, metadata_file_group_index
 from tablekeeper.format.metadata_records import (
     ColumnRange,
     ColumnStatsRecord,
@@ -20,9 +21,7 @@ from tablekeeper.format.metadata_records import (
     MetadataRecord,
     PartitionListRecord,
     ValueType,
-    column_stats_key,
     column_stats_record,
-    metadata_file_group_index,
     partition_stats_record,
 )
 from tablekeeper.metadata_table.indexes import MetadataIndexes
