@@ -22,22 +22,28 @@ from tests.support.java_hudi import JavaTable, bundle_jar
 
 TIMEOUT_S = 280.0
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64())])
-INDEXES = {
-    "hoodie.metadata.enable": "true",
-    "hoodie.metadata.index.bloom.filter.enable": "true",
-    "hoodie.metadata.index.bloom.filter.file.group.count": "1",
-}
+INDEXES = {"hoodie.metadata.enable": "true"}
+LOCK = "hoodie.write.lock.provider"
 
 
 @pytest.fixture
 def java(spark: Any, tmp_path: Path) -> JavaTable:
-    """A merge-on-read table of Java's with bloom filters, and something to compact."""
+    """A merge-on-read table of Java's with an expression index, and something to compact."""
     options = JavaTable.options_for(
         name="t", key=["id"], partition_by=["city"], ordering="ts", table_type="mor", extra=INDEXES
     )
     made = JavaTable(spark, str(tmp_path / "t"), options)
     for ts in (1, 2, 3):
         made.write(pa.table({"id": [1, 2], "city": ["a", "b"], "ts": [ts, ts]}, schema=SCHEMA), "upsert")
+    # `CREATE INDEX` asks for a lock provider.
+    spark.conf.set(LOCK, "org.apache.hudi.client.transaction.lock.InProcessLockProvider")
+    spark.sql(f"create table service_expression using hudi location '{made.path}'")
+    spark.sql(
+        "create index by_day on service_expression using column_stats(ts) "
+        "options(expr='from_unixtime', format='yyyy-MM-dd')"
+    )
+    spark.sql("drop table service_expression")
+    spark.conf.unset(LOCK)
     return made
 
 
@@ -80,15 +86,15 @@ def test_what_would_cost_an_index_is_refused_with_an_alarm_or_goes_to_java(
     service: Service, java: JavaTable, tmp_path: Path
 ) -> None:
     indexes = tk.Table.open(java.path, engine="local").config.metadata_partitions
-    assert "bloom_filters" in indexes
+    assert "expr_index_by_day" in indexes
     policy = Policy(services=(ServiceAction.COMPACTION,), compact_after_commits=2)
     table, _ = service.store.register_table(NewTable("db", "t", str(tmp_path / "t"), policy=policy))
     refused = run_until(service, Status.FAILED)
-    assert "index bloom_filters" in refused.note
+    assert "index expr_index_by_day" in refused.note
     (attempt,) = service.store.load_attempts(refused.operation_id)
     assert attempt.outcome is AttemptOutcome.REFUSED
     service.run_once()
-    assert any("index bloom_filters" in alarm.text for alarm in service.store.list_alarms(Page(), only_open=True))
+    assert any("index expr_index_by_day" in alarm.text for alarm in service.store.list_alarms(Page(), only_open=True))
     assert tk.Table.open(java.path, engine="local").config.metadata_partitions == indexes
 
     with_java = Policy(services=(ServiceAction.COMPACTION,), compact_after_commits=2, fallback_engine="hudi-java")

@@ -51,7 +51,7 @@ def indexes_of(world: World) -> set[str]:
     ("service", "names"),
     [
         ("compact", ("secondary_index_fare",)),
-        ("log_compact", ("secondary_index_fare", "bloom_filters")),
+        ("log_compact", ("secondary_index_fare",)),
     ],
 )
 def test_a_compaction_leaves_indexes_of_keys_alone(
@@ -69,8 +69,8 @@ def test_a_compaction_leaves_indexes_of_keys_alone(
 
 @pytest.mark.parametrize(
     ("service", "name"),
-    [("compact", "bloom_filters"), ("compact", "expr_index_day"), ("log_compact", "expr_index_day")]
-    + [("cluster", name) for name in ("secondary_index_fare", "bloom_filters", "expr_index_day")],
+    [(service, "expr_index_day") for service in ("compact", "log_compact", "cluster")]
+    + [("cluster", "secondary_index_fare")],
 )
 def test_a_service_that_would_leave_an_index_wrong_is_refused_before_it_plans(
     make: Callable[..., World], service: str, name: str
@@ -98,7 +98,7 @@ WRITES: dict[str, Callable[[tk.Table], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["bloom_filters", "secondary_index_fare", "expr_index_day"])
+@pytest.mark.parametrize("name", ["secondary_index_fare", "expr_index_day"])
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_that_would_leave_an_index_wrong_is_refused_before_it_begins(
     make: Callable[..., World], write: str, name: str
@@ -115,33 +115,33 @@ def test_an_index_that_java_builds_during_a_write_stops_its_commit(make: Callabl
     world = indexed(make, updates=0)
     table = world.table
     request = table._load_write(Operation.UPSERT, UPDATE.schema)
-    change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join([*STATS, "bloom_filters"])})
-    world.storage.put(".hoodie/metadata/bloom_filters/kept.hfile", b"built by Java")
-    with pytest.raises(UnsupportedFeatureError, match="index bloom_filters"):
+    change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join([*STATS, "expr_index_day"])})
+    world.storage.put(".hoodie/metadata/expr_index_day/kept.hfile", b"built by Java")
+    with pytest.raises(UnsupportedFeatureError, match="index expr_index_day"):
         execute_write(request, UPDATE)
-    assert indexes_of(world) == {"bloom_filters"}
+    assert indexes_of(world) == {"expr_index_day"}
     assert world.rows() == ROWS_OF_FIRST
     assert world.timeline.pending == ()
 
 
 def test_taking_a_commit_back_is_refused_where_an_index_knows_its_rows(make: Callable[..., World]) -> None:
-    world = indexed(make, "bloom_filters", updates=1)
+    world = indexed(make, "expr_index_day", updates=1)
     newest = world.timeline.completed_writes[-1].requested_at
-    with pytest.raises(UnsupportedFeatureError, match=f"rollback .*bloom_filters .*{INDEX_DROP}=true"):
+    with pytest.raises(UnsupportedFeatureError, match=f"rollback .*expr_index_day .*{INDEX_DROP}=true"):
         world.table.rollback(newest)
-    assert indexes_of(world) == {"bloom_filters"}
+    assert indexes_of(world) == {"expr_index_day"}
     assert world.rows() == [("a", 2.0), ("b", 1.0), ("c", 2.0)]
     assert world.timeline.pending == ()
 
 
 def test_what_a_dead_writer_left_is_rolled_back_beside_an_index(make: Callable[..., World]) -> None:
-    world = indexed(make, "bloom_filters", updates=0)
+    world = indexed(make, "expr_index_day", updates=0)
     change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join(STATS)})
     dead = world.crash(UPDATE)
-    change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join([*STATS, "bloom_filters"])})
+    change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join([*STATS, "expr_index_day"])})
     world.clock.advance(3_600)
     world.table.rollback(dead)
-    assert indexes_of(world) == {"bloom_filters"}
+    assert indexes_of(world) == {"expr_index_day"}
     assert world.rows() == ROWS_OF_FIRST
 
 
@@ -149,11 +149,11 @@ def test_a_restore_is_refused_where_an_index_knows_the_rows_that_go(make: Callab
     world = indexed(make, updates=0)
     saved = world.table.savepoint()
     world.upsert(UPDATE)
-    change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join([*STATS, "bloom_filters"])})
-    world.storage.put(".hoodie/metadata/bloom_filters/kept.hfile", b"built by Java")
-    with pytest.raises(UnsupportedFeatureError, match=f"restore .*bloom_filters .*{INDEX_DROP}=true"):
+    change_properties(world.storage, {METADATA_PARTITIONS_KEY: ",".join([*STATS, "expr_index_day"])})
+    world.storage.put(".hoodie/metadata/expr_index_day/kept.hfile", b"built by Java")
+    with pytest.raises(UnsupportedFeatureError, match=f"restore .*expr_index_day .*{INDEX_DROP}=true"):
         world.table.restore(saved.instant)
-    assert indexes_of(world) == {"bloom_filters"}
+    assert indexes_of(world) == {"expr_index_day"}
     assert world.timeline.pending == ()
     assert world.rows() == [("a", 2.0), ("b", 1.0), ("c", 2.0)]
 
@@ -161,7 +161,7 @@ def test_a_restore_is_refused_where_an_index_knows_the_rows_that_go(make: Callab
 def test_a_process_that_sleeps_through_its_lock_before_it_drops_an_index_drops_none(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = indexed(make, "bloom_filters")
+    world = indexed(make, "expr_index_day")
     refuse = refuse_index_loss
 
     def asleep(*args: Any, **kwargs: Any) -> None:
@@ -174,4 +174,4 @@ def test_a_process_that_sleeps_through_its_lock_before_it_drops_an_index_drops_n
     table = tk.Table.open(world.storage.spec.uri, engine="local", options=options, runtime=world.new_runtime())
     with pytest.raises(FencedError):
         table.rollback(newest)
-    assert indexes_of(world) == {"bloom_filters"}
+    assert indexes_of(world) == {"expr_index_day"}

@@ -305,7 +305,7 @@ def test_a_waiting_compaction_of_somebody_else_is_left_alone(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({METADATA_PARTITIONS_KEY: "files,bloom_filters"}, "the index bloom_filters is not kept in step here"),
+        ({METADATA_PARTITIONS_KEY: "files,expr_index_day"}, "the index expr_index_day is not kept in step here"),
         ({METADATA_INFLIGHT_KEY: "record_index"}, "the index record_index is being built"),
     ],
 )

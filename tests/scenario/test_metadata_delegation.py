@@ -57,7 +57,7 @@ def test_a_plan_that_java_executes_or_that_only_java_can_execute_is_not_dropped(
     if state == "inflight":
         world.storage.put(f"{TIMELINE}/{WAITING}.compaction.inflight", b"")
     else:
-        change_properties(world.storage, {METADATA_PARTITIONS_KEY: "files,bloom_filters"})
+        change_properties(world.storage, {METADATA_PARTITIONS_KEY: "files,expr_index_day"})
     done = world.table.compact_metadata_table(takes_over=True)
     assert (done.instant, done.is_held_up, done.removed_attempts) == (None, True, ())
     assert world.storage.stat(f"{TIMELINE}/{WAITING}.compaction.requested") is not None

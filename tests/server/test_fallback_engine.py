@@ -37,14 +37,14 @@ def test_a_refusal_is_the_end_without_another_engine(has_fallback: bool, signal:
     verdict = judge_attempt(
         OPERATION,
         AttemptOutcome.REFUSED,
-        "would leave the index bloom_filters wrong",
+        "would leave the index expr_index_day wrong",
         max_failures=5,
         timing=Timing(),
         jitter=0.0,
         has_fallback=has_fallback,
     )
     assert verdict.signal is signal
-    assert "bloom_filters" in verdict.note
+    assert "expr_index_day" in verdict.note
     assert verdict.counts_as_failure is not has_fallback
 
 

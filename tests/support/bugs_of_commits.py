@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from tablekeeper.metadata_table import compaction as metadata_compaction
 from tablekeeper.metadata_table.compaction_plan import plan_merge
-from tablekeeper.metadata_table.record_index import NO_KEY_CHANGES
+from tablekeeper.metadata_table.index_changes import NO_INDEX_CHANGES
 from tablekeeper.metadata_table.update import sync_commit
 from tablekeeper.model import CommitMetadata, CompletionTime, Instant, Operation
 from tablekeeper.read import incremental
@@ -237,7 +237,7 @@ def a_commit_passes_over_the_metadata_table() -> Patch:
 def a_commit_forgets_the_record_index() -> Patch:
     original = sync_commit
     return patch.object(
-        publish, "sync_commit", lambda *given, **named: original(*given, **{**named, "keys": NO_KEY_CHANGES})
+        publish, "sync_commit", lambda *given, **named: original(*given, **{**named, "changes": NO_INDEX_CHANGES})
     )
 
 

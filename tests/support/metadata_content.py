@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tablekeeper.format.metadata_records import ColumnStatsRecord, FileListRecord, MetadataRecord, PartitionListRecord
+from tablekeeper.format.metadata_records import (
+    BloomFilterRecord,
+    ColumnStatsRecord,
+    FileListRecord,
+    MetadataRecord,
+    PartitionListRecord,
+)
 from tablekeeper.metadata_table.layout import (
     METADATA_DIRECTORY,
     MetadataSlice,
@@ -60,7 +66,7 @@ def metadata_files(storage: Storage) -> list[FileInfo]:
 
 
 def _live(record: MetadataRecord) -> MetadataRecord | None:
-    if isinstance(record, ColumnStatsRecord):
+    if isinstance(record, ColumnStatsRecord | BloomFilterRecord):
         return None if record.is_deleted else record
     if isinstance(record, FileListRecord):
         files = {name: entry for name, entry in sorted(record.files.items()) if not entry.is_deleted}

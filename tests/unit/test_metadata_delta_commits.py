@@ -39,6 +39,7 @@ from tests.support.metadata_builder import COLUMNS, MetadataBuilder, stat
 __all__: list[str] = []
 
 T1, T2 = "20240102000000000", "20240103000000000"
+AT = RequestedTime(T1)
 ALL = MetadataIndexes(updated=("files", "column_stats", "partition_stats"), columns=COLUMNS)
 GROUPS = {"files": ["f0"], "column_stats": ["c0", "c1"], "partition_stats": ["p0"]}
 
@@ -92,7 +93,7 @@ def stats_of(built: MetadataBuilder, partition: str) -> dict[str, ColumnStatsRec
 
 
 def test_a_commit_lists_its_partitions_and_files() -> None:
-    plan = plan_metadata_update(commit(("a", "x", 5), ("a", "y", 6), ("b", "z", 7)), ALL, groups=GROUPS)
+    plan = plan_metadata_update(commit(("a", "x", 5), ("a", "y", 6), ("b", "z", 7)), ALL, groups=GROUPS, instant=AT)
     assert records_of(plan, "files") == [
         PartitionListRecord({"a": True, "b": True}),
         FileListRecord("a", {"x": FileEntry(5), "y": FileEntry(6)}),
@@ -102,7 +103,7 @@ def test_a_commit_lists_its_partitions_and_files() -> None:
 
 def test_statistics_of_files_go_to_the_file_group_of_their_key() -> None:
     change = commit(("a", "x", 5), ("a", "y", 6), a__x=id_range(1, 4), a__y=id_range(9, 9))
-    plan = plan_metadata_update(change, ALL, groups=GROUPS)
+    plan = plan_metadata_update(change, ALL, groups=GROUPS, instant=AT)
     for name, column_range in (("x", id_range(1, 4)), ("y", id_range(9, 9))):
         key = column_stats_key(partition="a", file_name=name, column="id")
         group = FileGroupId("column_stats", f"c{metadata_file_group_index(key, groups=2)}")
@@ -111,7 +112,7 @@ def test_statistics_of_files_go_to_the_file_group_of_their_key() -> None:
 
 def test_statistics_of_a_partition_span_its_new_files_and_widen_what_was_known() -> None:
     change = commit(("a", "x", 5), ("a", "y", 6), a__x=id_range(1, 4), a__y=id_range(9, 9))
-    (record,) = records_of(plan_metadata_update(change, ALL, groups=GROUPS), "partition_stats")
+    (record,) = records_of(plan_metadata_update(change, ALL, groups=GROUPS, instant=AT), "partition_stats")
     assert isinstance(record, ColumnStatsRecord)
     assert (record.key, record.subject) == (partition_stats_key(partition="a", column="id"), "a")
     assert record.range == ColumnRange("id", ValueType.LONG, 1, 9, 0, 4)
@@ -120,11 +121,11 @@ def test_statistics_of_a_partition_span_its_new_files_and_widen_what_was_known()
 
 def test_a_log_of_nothing_but_deletes_adds_nothing_to_the_partition() -> None:
     change = commit(("a", "x", 5), a__x=ColumnRange("id", ValueType.NULL, None, None, 0, 0))
-    assert records_of(plan_metadata_update(change, ALL, groups=GROUPS), "partition_stats") == []
+    assert records_of(plan_metadata_update(change, ALL, groups=GROUPS, instant=AT), "partition_stats") == []
 
 
 def test_a_clean_takes_files_and_their_statistics_back() -> None:
-    plan = plan_metadata_update(change_of_clean({"a": ["x"]}, removed_partitions=["b"]), ALL, groups=GROUPS)
+    plan = plan_metadata_update(change_of_clean({"a": ["x"]}, removed_partitions=["b"]), ALL, groups=GROUPS, instant=AT)
     assert records_of(plan, "files") == [
         PartitionListRecord({"b": False}),
         FileListRecord("a", {"x": FileEntry(0, is_deleted=True)}),
@@ -136,7 +137,7 @@ def test_a_clean_takes_files_and_their_statistics_back() -> None:
 
 def test_a_metadata_partition_without_file_groups_is_reported() -> None:
     with pytest.raises(CorruptTableError, match="column_stats"):
-        plan_metadata_update(commit(("a", "x", 5)), ALL, groups={"files": ["f0"]})
+        plan_metadata_update(commit(("a", "x", 5)), ALL, groups={"files": ["f0"]}, instant=AT)
 
 
 def test_a_written_update_is_listed_and_committed_like_javas() -> None:

@@ -41,26 +41,26 @@ def test_a_table_without_metadata_table_asks_for_nothing() -> None:
 
 
 def test_indexes_that_nobody_maintains_are_dropped_with_definition_and_directory() -> None:
-    built = MetadataBuilder(partitions=[*STATS, "bloom_filters", "secondary_index_name"])
-    built.define({"column_stats": COLUMNS, "bloom_filters": [], "secondary_index_name": ["name"]})
-    built.storage.put(".hoodie/metadata/bloom_filters/some.hfile", b"x")
+    built = MetadataBuilder(partitions=[*STATS, "expr_index_day", "secondary_index_name"])
+    built.define({"column_stats": COLUMNS, "expr_index_day": [], "secondary_index_name": ["name"]})
+    built.storage.put(".hoodie/metadata/expr_index_day/some.hfile", b"x")
     indexes = load_metadata_indexes(built.storage, built.config)
     assert indexes.listed == STATS
-    assert indexes.dropped == ("bloom_filters", "secondary_index_name")
+    assert indexes.dropped == ("expr_index_day", "secondary_index_name")
     drop_metadata_indexes(built.storage, indexes)
     assert set(json.loads(built.storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"]) == {"column_stats"}
-    assert not list(built.storage.walk(".hoodie/metadata/bloom_filters"))
+    assert not list(built.storage.walk(".hoodie/metadata/expr_index_day"))
     assert list(built.storage.walk(".hoodie/metadata/files"))
 
 
-OTHERS = ("record_index", "secondary_index_name", "bloom_filters", "expr_index_day")
+OTHERS = ("record_index", "secondary_index_name", "expr_index_day")
 
 
 @pytest.mark.parametrize(
     ("operation", "stays"),
     [
         (Operation.COMPACT, ("record_index", "secondary_index_name")),
-        (Operation.LOG_COMPACT, ("record_index", "secondary_index_name", "bloom_filters")),
+        (Operation.LOG_COMPACT, ("record_index", "secondary_index_name")),
         (Operation.CLUSTER, ()),
         (Operation.UPSERT, ()),
         (Operation.DELETE_PARTITION, ()),
@@ -79,18 +79,19 @@ def test_only_indexes_that_an_operation_leaves_right_stay(operation: Operation |
 
 
 @pytest.mark.parametrize("operation", [None, Operation.UPSERT, Operation.COMPACT])
-def test_a_record_index_of_the_whole_table_is_kept_in_step(operation: Operation | None) -> None:
-    built = MetadataBuilder(partitions=[*STATS, "record_index"])
+def test_bloom_filters_and_a_record_index_of_the_whole_table_are_kept_in_step(operation: Operation | None) -> None:
+    built = MetadataBuilder(partitions=[*STATS, "bloom_filters", "record_index"])
     indexes = load_metadata_indexes(built.storage, built.config, operation=operation)
-    assert indexes.updated == indexes.listed == (*STATS, "record_index")
+    assert indexes.updated == indexes.listed == (*STATS, "bloom_filters", "record_index")
+    assert indexes.told == ("bloom_filters", "record_index")
     assert indexes.has_record_index
     assert indexes.dropped == ()
 
 
 def test_losing_an_index_takes_consent_and_losing_statistics_does_not() -> None:
-    built = MetadataBuilder(partitions=[*STATS, "bloom_filters"])
+    built = MetadataBuilder(partitions=[*STATS, "expr_index_day"])
     indexes = load_metadata_indexes(built.storage, built.config)
-    with pytest.raises(UnsupportedFeatureError, match=f"upsert .* bloom_filters .*{INDEX_DROP}=true"):
+    with pytest.raises(UnsupportedFeatureError, match=f"upsert .* expr_index_day .*{INDEX_DROP}=true"):
         refuse_index_loss(built.config, indexes, action="upsert", consents=False)
     refuse_index_loss(built.config, indexes, action="upsert", consents=True)
     plain = MetadataBuilder()

@@ -20,6 +20,7 @@ from tablekeeper.format.metadata_records import (
     MetadataRecord,
     PartitionListRecord,
     ValueType,
+    bloom_filter_record,
     column_stats_record,
     decode_metadata_record,
     encode_metadata_record,
@@ -128,6 +129,7 @@ def test_a_general_avro_reader_finds_the_same_values() -> None:
     [
         FileListRecord("p", {"a": FileEntry(5), "b": FileEntry(0, is_deleted=True)}),
         column_stats_record(partition="p", file_name="f", column_range=long_range(-5, 7)),
+        bloom_filter_record(partition="p", file_name="f", instant="1", kind="SIMPLE", content=b"abc="),
     ],
 )
 def test_records_of_a_writer_with_another_schema_are_read(record: MetadataRecord) -> None:
@@ -135,6 +137,22 @@ def test_records_of_a_writer_with_another_schema_are_read(record: MetadataRecord
     schema["fields"] = [field for field in schema["fields"] if field["name"] != "SecondaryIndexMetadata"]
     value = encode_metadata_record(record)[:-1]
     assert decode_metadata_record(record.key, value, schema_json=json.dumps(schema), file="log") == record
+
+
+def test_a_bloom_filter_is_stored_as_java_has_it_and_the_later_one_counts() -> None:
+    # The key is that of statistics without a column.
+    filter_ = bloom_filter_record(partition="", file_name="f", instant="17", kind="DYNAMIC_V0", content=b"abc=")
+    assert filter_.key == column_stats_key(partition="", file_name="f", column="x")[12:]
+    schema = fastavro.parse_schema(json.loads(metadata_schema_json()))
+    found: Any = fastavro.schemaless_reader(io.BytesIO(encode_metadata_record(filter_)), schema, None)
+    assert (found["key"], found["type"], found["ColumnStatsMetadata"]) == ("", 4, None)
+    stored = {"type": "DYNAMIC_V0", "timestamp": "17", "bloomFilter": b"abc=", "isDeleted": False}
+    assert found["BloomFilterMetadata"] == stored
+    gone = bloom_filter_record(partition="", file_name="f", instant="18", is_deleted=True)
+    for record in (filter_, gone):
+        assert decode(record.key, encode_metadata_record(record)) == record
+    assert merge_metadata_records(filter_, gone) == gone
+    assert merge_metadata_records(gone, filter_) == filter_
 
 
 def test_later_files_join_earlier_ones_and_deletions_remove() -> None:

@@ -379,8 +379,9 @@ def _decode_any(value: bytes, schema_json: str) -> RawRecord:
     found = record.get("ColumnStatsMetadata")
     stats = None if found is None else _raw_stats_of(found)
     bloom = record.get("BloomFilterMetadata")
-    names = ("type", "timestamp", "bloomFilter", "isDeleted")
-    return RawRecord(record["type"], files, stats, None if bloom is None else tuple(bloom[name] for name in names))
+    if bloom is not None:
+        bloom = (bloom["type"], bloom["timestamp"], bloom["bloomFilter"], bloom["isDeleted"])
+    return RawRecord(record["type"], files, stats, bloom)
 
 
 def _raw_stats_of(found: Mapping[str, Any]) -> RawStats:

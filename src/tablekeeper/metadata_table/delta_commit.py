@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from tablekeeper.config.table_config import TableConfig
-from tablekeeper.errors import CorruptTableError, FencedError
+from tablekeeper.errors import FencedError
 from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.data_files import decode_log_name, encode_log_name
 from tablekeeper.format.metadata_keys import metadata_file_group_index, metadata_partition_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name, encode_metadata_log
 from tablekeeper.format.metadata_records import FileListRecord, MetadataRecord
-from tablekeeper.format.record_index import RECORD_INDEX
+from tablekeeper.metadata_table.index_changes import NO_INDEX_CHANGES, IndexChanges, IndexLog, index_shards, shard_ids
 from tablekeeper.metadata_table.indexes import MetadataIndexes
 from tablekeeper.metadata_table.layout import (
     FILES,
@@ -31,7 +31,6 @@ from tablekeeper.metadata_table.layout import (
     metadata_config,
     plan_metadata_slices,
 )
-from tablekeeper.metadata_table.record_index import NO_KEY_CHANGES, IndexLog, KeyChanges, record_index_ids
 from tablekeeper.metadata_table.records import MetadataChange, change_of_clean, plan_metadata_update
 from tablekeeper.model import (
     SCHEMA_KEY,
@@ -61,6 +60,7 @@ from tablekeeper.timeline.history import archived_completions
 
 __all__ = [
     "has_merged",
+    "is_begun_after",
     "load_listed_files",
     "remove_metadata_update",
     "rollback_metadata_update",
@@ -84,9 +84,9 @@ def write_metadata_update(
     requested_at: RequestedTime,
     completed_at: CompletionTime,
     runtime: Runtime,
-    keys: KeyChanges = NO_KEY_CHANGES,
+    changes: IndexChanges = NO_INDEX_CHANGES,
 ) -> None:
-    """Commit `change` to the metadata table and `keys` to its record index.
+    """Commit `change` to the metadata table, and `changes` to the indexes that tasks tell of.
 
     What an earlier attempt at the same action left is replaced.
 
@@ -96,9 +96,9 @@ def write_metadata_update(
     listings = load_metadata_files(storage, indexes.updated, runtime=runtime)
     timeline = load_metadata_timeline(storage, config)
     _remove(storage, config, requested_at, listings=listings.values(), timeline=timeline)
-    groups = {partition: _file_ids(files) for partition, files in listings.items()}
-    plan = plan_metadata_update(change, indexes, groups=groups)
-    key_logs = keys.logs(_shard_ids(listings[RECORD_INDEX])) if RECORD_INDEX in listings else {}
+    groups = {partition: shard_ids(files) for partition, files in listings.items()}
+    plan = plan_metadata_update(change, indexes, groups=groups, instant=requested_at)
+    told = {index.name: changes.logs(index) for index in index_shards(indexes, listings)}
     own = metadata_config(config)
     requested = create_requested(storage, own, requested_at=requested_at, action=Action.DELTA_COMMIT)
     inflight = start_inflight(storage, own, requested)
@@ -107,7 +107,7 @@ def write_metadata_update(
         return _write_log(storage, *item, instant=requested_at)
 
     logs = {group: _log_of(records, requested_at, runtime=runtime) for group, records in plan.items()}
-    logs |= {FileGroupId(RECORD_INDEX, file_id): log for file_id, log in key_logs.items()}
+    logs |= {FileGroupId(name, file_id): log for name, found in told.items() for file_id, log in found.items()}
     stats = runtime.threads.map(write_log, logs.items())
     extra = {SCHEMA_KEY: schema_json("HoodieMetadataRecord")}
     content = encode_commit_metadata(CommitMetadata(Operation.UPSERT, tuple(stats), extra))
@@ -181,6 +181,17 @@ def has_merged(storage: Storage, config: TableConfig, partition: str, targets: I
     return False
 
 
+def is_begun_after(storage: Storage, config: TableConfig, partition: str, target: RequestedTime) -> bool:
+    """Whether a metadata partition was begun when the action `target` had completed: with what the action had done."""
+    timeline = load_metadata_timeline(storage, config)
+    completed_at = timeline.completion_of(target)
+    if completed_at is None:
+        return False
+    files = storage.list_files(join_path(METADATA_DIRECTORY, partition))
+    begun_at = _begun_at(files, timeline, archived_completions(storage, metadata_config(config)))
+    return begun_at is not None and completed_at.value < begun_at
+
+
 def load_listed_files(
     storage: Storage, config: TableConfig, names: Mapping[str, Iterable[str]], *, runtime: Runtime
 ) -> dict[str, frozenset[str]]:
@@ -209,21 +220,6 @@ def _load_state(
     """All files of all metadata partitions, whether still in use or not, and the timeline."""
     listings = load_metadata_files(storage, load_metadata_partitions(storage), runtime=runtime)
     return listings, load_metadata_timeline(storage, config)
-
-
-def _file_ids(files: Iterable[FileInfo]) -> tuple[str, ...]:
-    """The file groups of a metadata partition: made at its beginning, before any commit to it completes, and fixed."""
-    bases = {decode_metadata_base_name(file.name) for file in files}
-    logs = {decode_log_name(file.name) for file in files}
-    return tuple(sorted({name.file_id for name in (*bases, *logs) if name is not None}))
-
-
-def _shard_ids(files: Sequence[FileInfo]) -> tuple[str, ...]:
-    shards = record_index_ids(files)
-    if not shards:
-        path = join_path(METADATA_DIRECTORY, RECORD_INDEX)
-        raise CorruptTableError(file=path, reason="the record index has no file group here, though it is in use")
-    return shards
 
 
 def _log_of(records: Sequence[MetadataRecord], instant: RequestedTime, *, runtime: Runtime) -> IndexLog:

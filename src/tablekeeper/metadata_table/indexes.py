@@ -1,11 +1,11 @@
 """Which partitions of a metadata table this package keeps in step, and what happens to the others.
 
-Kept in step are `files`, `column_stats`, `partition_stats`, and a record index of the whole table. The others (bloom,
-secondary, expression, a record index by partitions) stay as they are through actions that leave them right. An index
-that misses a commit answers queries wrongly and
-without a word, and building it anew can take hours: an action that would leave one wrong is refused, unless the
-caller consents to losing it. It is then switched off before the commit that it would miss: first the table's
-properties stop naming it, then its definition and directory go, as when Java drops an index.
+Kept in step are `files`, `column_stats`, `partition_stats`, `bloom_filters`, and a record index of the whole table. The
+others (secondary, expression, a record index by partitions) stay as they are through actions that leave them right. An
+index that misses a commit answers queries wrongly and without a word, and building it anew can take hours: an action
+that would leave one wrong is refused, unless the caller consents to losing it. It is then switched off before the
+commit that it would miss: first the table's properties stop naming it, then its definition and directory go, as when
+Java drops an index.
 
 What an index needs to know decides which actions leave it right:
 
@@ -13,7 +13,6 @@ What an index needs to know decides which actions leave it right:
 |---|---|---|---|
 | record, by partitions | the file group of each key | right: no key moves | right |
 | secondary | the keys of each value | right: no value changes | right |
-| bloom | a filter for each base file | wrong: new base files | right |
 | expression | statistics of each file | wrong: new files | wrong: new files |
 
 A key that a log deletes has left the record index with the delta commit that deleted it. A clean only deletes files
@@ -31,12 +30,13 @@ from tablekeeper.errors import NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.column_stats import value_type_of
 from tablekeeper.format.index_definitions import decode_index_definitions, remove_index_definitions
 from tablekeeper.format.record_index import RECORD_INDEX
-from tablekeeper.metadata_table.layout import COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
+from tablekeeper.metadata_table.layout import BLOOM_FILTERS, COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
 from tablekeeper.model import Operation, join_path
 from tablekeeper.storage import Storage
 
 __all__ = [
     "INDEX_DEFINITIONS_PATH",
+    "NO_INDEXES",
     "MetadataIndexes",
     "delete_metadata_table",
     "drop_metadata_indexes",
@@ -49,10 +49,11 @@ __all__ = [
 
 INDEX_DEFINITIONS_PATH = ".hoodie/.index_defs/index.json"
 _MAINTAINED = (FILES, COLUMN_STATS, PARTITION_STATS)
+_TOLD = (BLOOM_FILTERS, RECORD_INDEX)
 _INDEX_VERSION = "V2"
 _STAYS_RIGHT = {
     Operation.COMPACT: ("record_index", "secondary_index_"),
-    Operation.LOG_COMPACT: ("record_index", "secondary_index_", "bloom_filters"),
+    Operation.LOG_COMPACT: ("record_index", "secondary_index_"),
     # Building an index changes no other one.
     Operation.INDEX: ("",),
 }
@@ -78,6 +79,11 @@ class MetadataIndexes:
         return COLUMN_STATS in self.updated
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """Those of the updated ones whose changes the files have to be asked for (see `index_changes.py`)."""
+        return tuple(name for name in self.updated if name in _TOLD)
+
+    @property
     def has_record_index(self) -> bool:
         """Whether a record index is kept in step, which knows the keys of the whole table."""
         return RECORD_INDEX in self.updated
@@ -86,6 +92,10 @@ class MetadataIndexes:
     def lost(self) -> tuple[str, ...]:
         """Indexes among the dropped ones that no writer builds anew by itself."""
         return tuple(name for name in self.dropped if name not in _MAINTAINED)
+
+
+NO_INDEXES = MetadataIndexes()
+"""Of a table without metadata table."""
 
 
 def load_metadata_indexes(
@@ -131,6 +141,8 @@ def plan_metadata_indexes(
         stats is not None and stats.version == _INDEX_VERSION and COLUMN_STATS in present and not outdated_statistics
     )
     kept = _MAINTAINED if keeps_stats else (FILES,)
+    if BLOOM_FILTERS in named:
+        kept = (*kept, BLOOM_FILTERS)
     if RECORD_INDEX in named and not (RECORD_INDEX in known and known[RECORD_INDEX].is_partitioned):
         kept = (*kept, RECORD_INDEX)
     stays_right = () if operation is None else _STAYS_RIGHT.get(operation, ())

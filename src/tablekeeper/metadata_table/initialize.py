@@ -27,9 +27,9 @@ from tablekeeper.format.metadata_records import (
 from tablekeeper.format.properties import encode_properties, table_checksum
 from tablekeeper.format.record_index import RECORD_INDEX, encode_empty_log, record_index_file_id
 from tablekeeper.metadata_table.environment import LockedTable
+from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.metadata_table.indexes import INDEX_DEFINITIONS_PATH, delete_metadata_table
 from tablekeeper.metadata_table.layout import FILES, METADATA_DIRECTORY, load_metadata_timeline, metadata_config
-from tablekeeper.metadata_table.record_index import IndexLog
 from tablekeeper.model import (
     SCHEMA_KEY,
     Action,

@@ -24,6 +24,7 @@ from tablekeeper.timeline.load import load_timeline
 from tablekeeper.timeline.timeline import Timeline
 
 __all__ = [
+    "BLOOM_FILTERS",
     "COLUMN_STATS",
     "FILES",
     "METADATA_DIRECTORY",
@@ -43,6 +44,7 @@ METADATA_DIRECTORY = ".hoodie/metadata"
 FILES = "files"
 COLUMN_STATS = "column_stats"
 PARTITION_STATS = "partition_stats"
+BLOOM_FILTERS = "bloom_filters"
 
 
 @dataclass(frozen=True, slots=True)

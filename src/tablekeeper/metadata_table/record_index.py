@@ -1,21 +1,17 @@
 """The record index in the metadata table: where a table has it, it tells the file group of each record key.
 
-A write, a clustering and a replacement change it in the delta commit of the action itself, so that it is right with the
-same completion that makes the rows visible. A compaction of the table changes nothing: no key moves.
+A compaction of the table changes nothing in it: no key moves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.format.hfile import HFileReader, RangeSource
-from tablekeeper.format.metadata_log import decode_metadata_base_name, decode_metadata_log
+from tablekeeper.format.metadata_log import decode_metadata_log
 from tablekeeper.format.record_index import RECORD_INDEX, RecordIndexShard
 from tablekeeper.metadata_table.layout import (
     METADATA_DIRECTORY,
@@ -26,67 +22,15 @@ from tablekeeper.metadata_table.layout import (
 )
 from tablekeeper.model import join_path
 from tablekeeper.runtime import Runtime
-from tablekeeper.storage import FileInfo, Storage
+from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.history import archived_completions
 
-__all__ = [
-    "NO_KEY_CHANGES",
-    "IndexLog",
-    "KeyChanges",
-    "NoKeyChanges",
-    "load_record_index",
-    "load_record_index_ids",
-    "load_record_index_shard",
-    "open_record_index_shard",
-    "record_index_ids",
-]
+__all__ = ["load_record_index", "load_record_index_shard", "open_record_index_shard"]
 
 # A thread costs as much as a few reads of a file that is near.
 _READS_IN_A_ROW = 8
 _DIRECTORY = join_path(METADATA_DIRECTORY, RECORD_INDEX)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexLog:
-    """What a commit writes to one shard: a log file of so many entries, which `load` gives."""
-
-    entries: int
-    load: Callable[[], bytes]
-
-
-class KeyChanges(Protocol):
-    """The keys that a commit brings, moves and takes away."""
-
-    def logs(self, file_ids: Sequence[str]) -> Mapping[str, IndexLog]:
-        """The logs of a record index with these shards, by file id; shards that nothing changes are left out.
-
-        Asked before the lock is taken, and under it, where the same answer to the same question costs nothing.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NoKeyChanges:
-    """Of a commit that leaves every key where it is."""
-
-    def logs(self, file_ids: Sequence[str]) -> Mapping[str, IndexLog]:
-        return {}
-
-
-NO_KEY_CHANGES = NoKeyChanges()
-
-
-def load_record_index_ids(storage: Storage) -> tuple[str, ...]:
-    """The file ids of the shards, by number."""
-    return record_index_ids(storage.list_files(_DIRECTORY))
-
-
-def record_index_ids(files: Sequence[FileInfo]) -> tuple[str, ...]:
-    """The file ids of the shards that these files belong to, by number."""
-    names = [decode_metadata_base_name(file.name) or decode_log_name(file.name) for file in files]
-    # Numbers have four digits, and more from the ten-thousandth on.
-    return tuple(sorted({name.file_id for name in names if name is not None}, key=lambda text: (len(text), text)))
 
 
 def load_record_index(storage: Storage, config: TableConfig, timeline: Timeline) -> tuple[MetadataSlice, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.column_stats import deleted_column_range, merge_column_ranges
+from tablekeeper.format.data_files import decode_base_name
 from tablekeeper.format.metadata_keys import column_stats_key, metadata_file_group_index
 from tablekeeper.format.metadata_records import (
     ColumnRange,
@@ -21,12 +22,13 @@ from tablekeeper.format.metadata_records import (
     MetadataRecord,
     PartitionListRecord,
     ValueType,
+    bloom_filter_record,
     column_stats_record,
     partition_stats_record,
 )
 from tablekeeper.metadata_table.indexes import MetadataIndexes
-from tablekeeper.metadata_table.layout import COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
-from tablekeeper.model import CommitMetadata, FileGroupId, join_path
+from tablekeeper.metadata_table.layout import BLOOM_FILTERS, COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
+from tablekeeper.model import CommitMetadata, FileGroupId, RequestedTime, join_path
 
 __all__ = ["MetadataChange", "change_of_clean", "change_of_commit", "plan_metadata_update"]
 
@@ -63,17 +65,20 @@ def change_of_clean(deleted: Mapping[str, Iterable[str]], *, removed_partitions:
 
 
 def plan_metadata_update(
-    change: MetadataChange, indexes: MetadataIndexes, *, groups: Mapping[str, Sequence[str]]
+    change: MetadataChange, indexes: MetadataIndexes, *, groups: Mapping[str, Sequence[str]], instant: RequestedTime
 ) -> dict[FileGroupId, list[MetadataRecord]]:
-    """The records to write, by file group of the metadata table.
+    """The records that the action of `instant` writes, by file group of the metadata table.
 
-    `groups` has the file ids of each updated metadata partition in order.
+    `groups` has the file ids of each updated metadata partition in order. What the action adds to indexes that tasks
+    tell of is not among them.
     """
     records: dict[str, list[MetadataRecord]] = {FILES: _file_records(change)}
     if COLUMN_STATS in indexes.updated:
         records[COLUMN_STATS] = [*_column_records(change, indexes.columns)]
     if PARTITION_STATS in indexes.updated:
         records[PARTITION_STATS] = [*_partition_records(change, indexes.columns)]
+    if BLOOM_FILTERS in indexes.updated:
+        records[BLOOM_FILTERS] = [*_deleted_filters(change, instant)]
     plan: dict[FileGroupId, list[MetadataRecord]] = defaultdict(list)
     for partition, partition_records in records.items():
         file_ids = groups.get(partition, ())
@@ -110,6 +115,13 @@ def _column_records(change: MetadataChange, columns: Sequence[str]) -> Iterable[
             for column in columns:
                 key = column_stats_key(partition=partition, file_name=name, column=column)
                 yield ColumnStatsRecord(key, name, deleted_column_range(column), is_deleted=True)
+
+
+def _deleted_filters(change: MetadataChange, instant: RequestedTime) -> Iterable[MetadataRecord]:
+    for partition, names in change.deleted.items():
+        for name in names:
+            if decode_base_name(name) is not None:
+                yield bloom_filter_record(partition=partition, file_name=name, instant=instant.value, is_deleted=True)
 
 
 def _partition_records(change: MetadataChange, columns: Sequence[str]) -> Iterable[MetadataRecord]:

@@ -15,13 +15,16 @@ from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.delta_commit import (
     has_merged,
+    is_begun_after,
     load_listed_files,
     remove_metadata_update,
     rollback_metadata_update,
     write_metadata_update,
 )
 from tablekeeper.metadata_table.environment import LockedTable
+from tablekeeper.metadata_table.index_changes import IndexChanges
 from tablekeeper.metadata_table.indexes import (
+    NO_INDEXES,
     MetadataIndexes,
     delete_metadata_table,
     drop_metadata_indexes,
@@ -29,8 +32,8 @@ from tablekeeper.metadata_table.indexes import (
     refuse_index_loss,
     without_record_index,
 )
+from tablekeeper.metadata_table.layout import BLOOM_FILTERS
 from tablekeeper.metadata_table.ranges import load_missing_ranges
-from tablekeeper.metadata_table.record_index import KeyChanges
 from tablekeeper.metadata_table.records import change_of_clean, change_of_commit
 from tablekeeper.model import CommitMetadata, CompletionTime, RequestedTime
 from tablekeeper.timeline.properties_file import change_properties, load_table_config
@@ -50,12 +53,12 @@ __all__ = [
 class MetadataPolicy:
     """What this write wants of the metadata table: kept or off, and whether its statistics can follow the schema.
 
-    `has_record_index` says that there was one when the write began.
+    `indexes` are those that there were when the write began.
     """
 
     is_enabled: bool = True
     outdates_statistics: bool = False
-    has_record_index: bool = False
+    indexes: MetadataIndexes = NO_INDEXES
 
 
 def sync_commit(
@@ -65,7 +68,7 @@ def sync_commit(
     metadata: CommitMetadata,
     *,
     known_ranges: Mapping[str, Sequence[ColumnRange]],
-    keys: KeyChanges,
+    changes: IndexChanges,
     requested_at: RequestedTime,
     completed_at: CompletionTime,
 ) -> tuple[str, ...]:
@@ -100,7 +103,7 @@ def sync_commit(
         requested_at=requested_at,
         completed_at=completed_at,
         runtime=environment.runtime,
-        keys=keys,
+        changes=changes,
     )
     return notes
 
@@ -122,6 +125,8 @@ def sync_rollback(
         partition, _, name = path.rpartition("/")
         by_partition.setdefault(partition, []).append(name)
     indexes = load_metadata_indexes(environment.storage, config)
+    has_filters = BLOOM_FILTERS in indexes.updated
+    knows_filters = has_filters and is_begun_after(environment.storage, config, BLOOM_FILTERS, target)
     rollback_metadata_update(
         environment.storage,
         config,
@@ -132,9 +137,9 @@ def sync_rollback(
         completed_at=completed_at,
         runtime=environment.runtime,
     )
-    # A metadata table that was built after the commit knows its files from a listing, and not by a delta commit.
+    # What was built after the commit knows its files from a listing, and not by a delta commit.
     listed = load_listed_files(environment.storage, config, by_partition, runtime=environment.runtime)
-    if any(listed.values()):
+    if knows_filters or any(listed.values()):
         write_metadata_update(
             environment.storage,
             config,

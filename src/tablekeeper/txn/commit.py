@@ -21,7 +21,7 @@ from functools import partial
 from tablekeeper.errors import ConflictError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.metadata_records import ColumnRange
-from tablekeeper.metadata_table.record_index import KeyChanges
+from tablekeeper.metadata_table.index_changes import IndexChanges
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import (
     Action,
@@ -160,7 +160,7 @@ def commit_write(
     *,
     policy: MetadataPolicy,
     known_ranges: Mapping[str, Sequence[ColumnRange]],
-    keys: KeyChanges,
+    changes: IndexChanges,
     phantoms: Phantoms | None = None,
     settle: Callable[[CommitMetadata, Timeline], CommitMetadata] = lambda metadata, _: metadata,
     refuse: Callable[[Timeline], None] = lambda _: None,
@@ -169,7 +169,7 @@ def commit_write(
 ) -> Committed:
     """Make the write visible, or raise and leave it pending.
 
-    `policy`, `known_ranges` and `keys` are for the metadata table. `settle` returns the metadata to publish on the
+    `policy`, `known_ranges` and `changes` are for the metadata table. `settle` returns the metadata to publish on the
     timeline just loaded, since parts of it may depend on other commits. `refuse` is called under the lock with that
     timeline, and raises if the write is no longer wanted. Files of other commits that may hold `phantoms` are read
     without the lock, except for those that are new in the last round. Without `may_repeat_tasks` no task of the write
@@ -196,7 +196,7 @@ def commit_write(
                 check.refuse_phantoms(news)
                 settled = settle(metadata, timeline)
                 publication = Publication(held, write.inflight, known=timeline, check=write.heartbeat.check)
-                update = CommitUpdate(policy, settled, keys, known_ranges, properties)
+                update = CommitUpdate(policy, settled, changes, known_ranges, properties)
                 notes = publication.update_metadata_table(update)
                 content = encode_commit_metadata(settled)
                 instant = publication.complete(content, gives_lock_back=True).instant

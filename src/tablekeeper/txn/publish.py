@@ -27,7 +27,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, LockNotAcquiredError, StorageError
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.metadata_table.delta_commit import withdraw_late_update
-from tablekeeper.metadata_table.record_index import KeyChanges
+from tablekeeper.metadata_table.index_changes import IndexChanges
 from tablekeeper.metadata_table.update import MetadataPolicy, sync_clean, sync_commit, sync_rollback, take_back_update
 from tablekeeper.model import Action, CommitMetadata, CompletionTime, Instant, RequestedTime, State
 from tablekeeper.timeline import (
@@ -66,7 +66,7 @@ class CommitUpdate:
 
     policy: MetadataPolicy
     metadata: CommitMetadata
-    keys: KeyChanges
+    changes: IndexChanges
     known_ranges: Mapping[str, Sequence[ColumnRange]] = field(default_factory=dict)
     properties: TableConfig | None = None
 
@@ -197,14 +197,14 @@ def _update(
     if not config.metadata_partitions and not config.metadata_partitions_inflight:
         return ()
     match update:
-        case CommitUpdate(policy, metadata, keys, known_ranges):
+        case CommitUpdate(policy, metadata, changes, known_ranges):
             return sync_commit(
                 held,
                 config,
                 policy,
                 metadata,
                 known_ranges=known_ranges,
-                keys=keys,
+                changes=changes,
                 requested_at=requested_at,
                 completed_at=completed_at,
             )

@@ -8,7 +8,7 @@ from functools import partial
 
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.data_files import decode_base_name, decode_log_name
-from tablekeeper.metadata_table.record_index import load_record_index_ids
+from tablekeeper.metadata_table.index_changes import load_index_shards
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, FileSlice, Operation, WriteStat
 from tablekeeper.timeline import Timeline
@@ -18,7 +18,7 @@ from tablekeeper.txn.concurrent_commits import Phantoms
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.markers import load_markers
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.key_changes import WrittenKeys
+from tablekeeper.write.index_changes import WrittenIndexes
 from tablekeeper.write.layout_checks import ensure_partitions
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import KnownSchema, with_present_schema
@@ -64,10 +64,10 @@ def finish_write(
         compacted=write.operation in (Operation.COMPACT, Operation.LOG_COMPACT),
         replaced=replaced,
     )
-    keys = WrittenKeys(environment, engine, context, write.at_start, metadata, is_tagged=uses_record_index)
-    if policy.has_record_index:
+    changes = WrittenIndexes(environment, engine, context, write.at_start, metadata, is_tagged=uses_record_index)
+    for index in load_index_shards(environment.storage, policy.indexes, runtime=environment.runtime):
         # Computed here, before the lock is taken.
-        keys.logs(load_record_index_ids(environment.storage))
+        changes.logs(index)
     with span("commit", instant=write.inflight.requested_at.value):
         committed = commit_write(
             environment,
@@ -75,7 +75,7 @@ def finish_write(
             metadata,
             policy=policy,
             known_ranges={file.stat.path: file.column_ranges for file in files},
-            keys=keys,
+            changes=changes,
             phantoms=phantoms,
             settle=partial(with_present_schema, environment, known_schema, context),
             refuse=refuse,

@@ -13,8 +13,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ from tablekeeper.format.record_index import (
     encode_record_location,
     record_index_shards,
 )
-from tablekeeper.metadata_table.record_index import IndexLog
+from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Operation, RequestedTime, WriteStat
 from tablekeeper.read.log_changes import EVERY_BLOCK, load_changes
 from tablekeeper.read.slice_rows import SliceTask, open_base_file, read_row_group, read_slice
@@ -38,75 +37,42 @@ from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN, Deletes
 from tablekeeper.snapshot.slices import decode_partition_files
 from tablekeeper.snapshot.snapshot import load_snapshot
-from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.staging import staging_file
+from tablekeeper.write.index_logs import EncodedLog, Parked
 
-__all__ = ["WrittenKeys", "index_slices"]
+__all__ = ["index_slices", "key_logs"]
 
 _KEYS = pa.schema([(KEY_COLUMN, pa.string())])
 _SCHEMA = pa.schema([("key", pa.large_string()), ("place", pa.int32())])
 _GONE = -1
 _TASKS_A_CORE = 2
-_MOST_TRAVELLING_BYTES = 1 << 18
 _LEAVES_KEYS = (Operation.COMPACT, Operation.LOG_COMPACT)
 
 _Found = tuple[pa.Array, RecordLocation | None]
 """Keys, and where they are from now on; None if that is nowhere."""
 
 
-@dataclass
-class WrittenKeys:
-    """The keys of what was written. `is_tagged` says that the record index told which of them were there before."""
+def key_logs(
+    environment: TableEnvironment,
+    engine: Engine,
+    context: WriteContext,
+    metadata: CommitMetadata,
+    *,
+    at_start: Timeline,
+    shards: int,
+    is_tagged: bool,
+) -> Mapping[int, IndexLog]:
+    """The logs of the shards that a write changes, by number.
 
-    environment: TableEnvironment
-    engine: Engine
-    context: WriteContext
-    at_start: Timeline
-    metadata: CommitMetadata
-    is_tagged: bool
-    _known: dict[tuple[str, ...], Mapping[str, IndexLog]] = field(default_factory=dict)
-
-    def logs(self, file_ids: Sequence[str]) -> Mapping[str, IndexLog]:
-        """The log of each shard that changes, by file id."""
-        ids = tuple(file_ids)
-        if ids not in self._known:
-            sources = self._sources() if ids and self.metadata.operation not in _LEAVES_KEYS else []
-            encode = _encode_log if self.metadata.operation is Operation.UPSERT else _encode_log_of_any
-            encoded = _index(self.engine, self.context, sources, shards=len(ids), encode=encode)
-            self._known[ids] = {ids[shard]: log for shard, log in encoded.items()}
-        return self._known[ids]
-
-    def _sources(self) -> list[_Source]:
-        metadata = self.metadata
-        deletes = metadata.operation is Operation.DELETE
-        began_ms = parse_time(self.context.instant, zone=self.environment.config.time_zone)
-        written = [
-            _Source(_location(stat.group, began_ms), stat, merges=stat.deletes > 0 and not deletes)
-            for stat in metadata.stats
-            if not stat.is_log or stat.deletes or not self.is_tagged
-        ]
-        replaced = set(metadata.replaced_groups) if metadata.operation is not Operation.CLUSTER else set()
-        partitions = {stat.group.partition for stat in metadata.stats if stat.is_log and stat.deletes and not deletes}
-        partitions |= {group.partition for group in replaced}
-        if not partitions:
-            return written
-        environment = self.environment
-        snapshot = load_snapshot(
-            environment.storage,
-            environment.config,
-            self.at_start,
-            runtime=environment.runtime,
-            partitions=sorted(partitions),
-        )
-        before = {each.group: each for each in snapshot.latest}
-        written = [
-            replace(each, file_slice=before.get(each.stat.group)) if each.stat is not None and each.merges else each
-            for each in written
-        ]
-        return written + [_Source(None, None, before[group]) for group in sorted(replaced & before.keys())]
+    `is_tagged` says that the record index told which of the keys were there before.
+    """
+    if metadata.operation in _LEAVES_KEYS:
+        return {}
+    sources = _sources(environment, context, metadata, at_start=at_start, is_tagged=is_tagged)
+    encode = _encode_log if metadata.operation is Operation.UPSERT else _encode_log_of_any
+    return _index(engine, context, sources, shards=shards, encode=encode)
 
 
 def index_slices(
@@ -122,13 +88,48 @@ def index_slices(
     return _index(engine, context, sources, shards=shards, encode=_encode_base)
 
 
+def _sources(
+    environment: TableEnvironment,
+    context: WriteContext,
+    metadata: CommitMetadata,
+    *,
+    at_start: Timeline,
+    is_tagged: bool,
+) -> list[_Source]:
+    deletes = metadata.operation is Operation.DELETE
+    began_ms = parse_time(context.instant, zone=environment.config.time_zone)
+    written = [
+        _Source(_location(stat.group, began_ms), stat, merges=stat.deletes > 0 and not deletes)
+        for stat in metadata.stats
+        if not stat.is_log or stat.deletes or not is_tagged
+    ]
+    replaced = set(metadata.replaced_groups) if metadata.operation is not Operation.CLUSTER else set()
+    partitions = {stat.group.partition for stat in metadata.stats if stat.is_log and stat.deletes and not deletes}
+    partitions |= {group.partition for group in replaced}
+    if not partitions:
+        return written
+    snapshot = load_snapshot(
+        environment.storage,
+        environment.config,
+        at_start,
+        runtime=environment.runtime,
+        partitions=sorted(partitions),
+    )
+    before = {each.group: each for each in snapshot.latest}
+    written = [
+        replace(each, file_slice=before.get(each.stat.group)) if each.stat is not None and each.merges else each
+        for each in written
+    ]
+    return written + [_Source(None, None, before[group]) for group in sorted(replaced & before.keys())]
+
+
 def _index(
     engine: Engine,
     context: WriteContext,
     sources: Sequence[_Source],
     *,
     shards: int,
-    encode: Callable[[_EncodeTask], _Encoded],
+    encode: Callable[[_EncodeTask], EncodedLog],
 ) -> dict[int, IndexLog]:
     """What becomes of the shards that have keys of `sources`, by number."""
     if not sources:
@@ -178,7 +179,7 @@ class _Part:
 
     locations: tuple[RecordLocation, ...]
     shards: tuple[int, ...]
-    parked: _Parked
+    parked: Parked
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,36 +192,6 @@ class _EncodeTask:
     @property
     def bytes(self) -> int:
         return sum(part.parked.size // len(part.shards) for part, _ in self.found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    entries: int
-    parked: _Parked
-
-    def log(self, store: StorageHandle) -> IndexLog:
-        return IndexLog(self.entries, partial(self.parked.load, store))
-
-
-@dataclass(frozen=True, slots=True)
-class _Parked:
-    """Bytes that travel with a result if they are few, and lie in a file if they are many."""
-
-    size: int
-    data: bytes | None
-    file: str = ""
-
-    @classmethod
-    def of(cls, context: WriteContext, data: bytes) -> _Parked:
-        if len(data) <= _MOST_TRAVELLING_BYTES:
-            return cls(len(data), data)
-        file = staging_file(context, "keys")
-        with context.store.storage.open_output(file) as sink:
-            sink.write(data)
-        return cls(len(data), None, file)
-
-    def load(self, store: StorageHandle) -> bytes:
-        return self.data if self.data is not None else store.storage.read(self.file)
 
 
 def _collect(task: _CollectTask) -> _Part:
@@ -243,11 +214,11 @@ def _collect(task: _CollectTask) -> _Part:
     with pa.ipc.new_file(sink, _SCHEMA) as writer:
         for start, end in itertools.pairwise([*starts, len(shards)]):
             writer.write_batch(table.slice(start, end - start).combine_chunks().to_batches()[0])
-    parked = _Parked.of(task.context, sink.getvalue().to_pybytes())
+    parked = Parked.of(task.context, sink.getvalue().to_pybytes())
     return _Part(tuple(locations), tuple(int(shard) for shard in present), parked)
 
 
-def _encode_log(task: _EncodeTask) -> _Encoded:
+def _encode_log(task: _EncodeTask) -> EncodedLog:
     """Kernel: the log of one shard, for rows that may be in one place only."""
     keys, places, values = _sorted_keys(task)
     again = np.flatnonzero(pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False))
@@ -260,7 +231,7 @@ def _encode_log(task: _EncodeTask) -> _Encoded:
     return _encode_log_of_any(task)
 
 
-def _encode_log_of_any(task: _EncodeTask) -> _Encoded:
+def _encode_log_of_any(task: _EncodeTask) -> EncodedLog:
     """Kernel: the log of one shard. A key that is taken away in one place and brought to another is there."""
     keys, places, values = _sorted_keys(task)
     is_first = np.ones(len(keys), bool)
@@ -274,10 +245,10 @@ def _encode_log_of_any(task: _EncodeTask) -> _Encoded:
         instant=task.context.instant,
         created_ms=task.context.runtime.clock.now_ms(),
     )
-    return _Encoded(len(keys), _Parked.of(task.context, data))
+    return EncodedLog(len(keys), Parked.of(task.context, data))
 
 
-def _encode_base(task: _EncodeTask) -> _Encoded:
+def _encode_base(task: _EncodeTask) -> EncodedLog:
     """Kernel: the base file of one shard, in which every key is once."""
     keys, places, values = _sorted_keys(task)
     repeated = np.flatnonzero(pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False))
@@ -289,7 +260,7 @@ def _encode_base(task: _EncodeTask) -> _Encoded:
         )
     created_ms = task.context.runtime.clock.now_ms()
     data = encode_metadata_base(_entries(keys, places, values), created_ms=created_ms)
-    return _Encoded(len(keys), _Parked.of(task.context, data))
+    return EncodedLog(len(keys), Parked.of(task.context, data))
 
 
 def _sorted_keys(task: _EncodeTask) -> tuple[pa.Array, npt.NDArray[np.int32], list[bytes]]:

@@ -99,7 +99,7 @@ class WriteRequest:
         """Whether keys are looked up in the record index: if there is one and no other index was requested."""
         settings = self.context.settings
         asks = settings.index is IndexKind.RECORD_INDEX or not settings.names_index
-        return self.tags_keys and self.policy.has_record_index and asks
+        return self.tags_keys and self.policy.indexes.has_record_index and asks
 
     @property
     def writes_directly(self) -> bool:
@@ -180,7 +180,7 @@ def prepare_write(
         if policy.is_enabled:
             # The commit looks again, under the lock; a refusal should come before the work.
             refuse_index_loss(config, indexes, action=operation.value.lower(), consents=environment.drops_indexes)
-            policy = replace(policy, has_record_index=indexes.has_record_index)
+            policy = replace(policy, indexes=indexes)
             stats_columns = indexes.columns
     context = WriteContext(
         store=StorageHandle(storage),

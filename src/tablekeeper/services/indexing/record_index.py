@@ -20,9 +20,9 @@ from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.record_index import RECORD_INDEX
+from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.metadata_table.indexes import drop_metadata_indexes, load_metadata_indexes, without_record_index
 from tablekeeper.metadata_table.initialize import begin_metadata_table, begin_record_index
-from tablekeeper.metadata_table.record_index import IndexLog
 from tablekeeper.model import BaseFile, FileSlice, Operation
 from tablekeeper.read.slice_rows import open_base_file
 from tablekeeper.snapshot.slices import load_all_files_by_listing, load_files_by_listing

@@ -1,0 +1,55 @@
+"""What a write means for the indexes of the metadata table: each is told in a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tablekeeper.engine.protocol import Engine
+from tablekeeper.format.record_index import RECORD_INDEX
+from tablekeeper.metadata_table.index_changes import IndexLog, IndexShards
+from tablekeeper.metadata_table.layout import BLOOM_FILTERS
+from tablekeeper.model import CommitMetadata
+from tablekeeper.timeline import Timeline
+from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.write.context import WriteContext
+from tablekeeper.write.filter_changes import filter_logs
+from tablekeeper.write.key_changes import key_logs
+
+__all__ = ["WrittenIndexes"]
+
+
+@dataclass
+class WrittenIndexes:
+    """What was written, as the indexes have to know it. `is_tagged`: the record index told where keys were before."""
+
+    environment: TableEnvironment
+    engine: Engine
+    context: WriteContext
+    at_start: Timeline
+    metadata: CommitMetadata
+    is_tagged: bool
+    _known: dict[IndexShards, Mapping[str, IndexLog]] = field(default_factory=dict)
+
+    def logs(self, index: IndexShards) -> Mapping[str, IndexLog]:
+        """The log of each shard that changes, by file id."""
+        if index not in self._known:
+            logs = self._logs_by_number(index) if index.file_ids else {}
+            self._known[index] = {index.file_ids[shard]: log for shard, log in logs.items()}
+        return self._known[index]
+
+    def _logs_by_number(self, index: IndexShards) -> Mapping[int, IndexLog]:
+        shards = len(index.file_ids)
+        if index.name == RECORD_INDEX:
+            return key_logs(
+                self.environment,
+                self.engine,
+                self.context,
+                self.metadata,
+                at_start=self.at_start,
+                shards=shards,
+                is_tagged=self.is_tagged,
+            )
+        if index.name == BLOOM_FILTERS:
+            return filter_logs(self.engine, self.context, self.metadata, shards=shards)
+        raise AssertionError(f"the changes of {index.name} are not told")
