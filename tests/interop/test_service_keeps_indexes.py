@@ -20,7 +20,7 @@ from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page
 from tests.support.java_hudi import JavaTable, bundle_jar
 
-TIMEOUT_S = 280.0
+TIMEOUT_S = 500.0
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64())])
 INDEXES = {"hoodie.metadata.enable": "true"}
 LOCK = "hoodie.write.lock.provider"
@@ -82,6 +82,7 @@ def run_until(service: Service, status: Status) -> Operation:
         clock.sleep(0.1)
 
 
+@pytest.mark.timeout(600)
 def test_what_would_cost_an_index_is_refused_with_an_alarm_or_goes_to_java(
     service: Service, java: JavaTable, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.hfile import HFileReader
+from tablekeeper.format.index_shard import encode_index_log
 from tablekeeper.format.metadata_keys import metadata_file_group_index
 from tablekeeper.format.metadata_log import decode_metadata_log, encode_metadata_base
 from tablekeeper.format.metadata_records import metadata_schema_json
@@ -16,7 +17,6 @@ from tablekeeper.format.record_index import (
     RecordIndexShard,
     RecordLocation,
     decode_record_location,
-    encode_record_index_log,
     encode_record_location,
     record_index_shards,
 )
@@ -40,7 +40,9 @@ def logs_of(changes: list[dict[str, RecordLocation | None]]) -> list[bytes]:
     for number, change in enumerate(changes):
         there = {key.encode(): encode_record_location(place) for key, place in change.items() if place is not None}
         gone = pa.array([key for key, place in change.items() if place is None], pa.string())
-        logs.append(encode_record_index_log(sorted(there.items()), gone, instant=f"{number:017d}", created_ms=0))
+        logs.append(
+            encode_index_log(sorted(there.items()), gone, index="record_index", instant=f"{number:017d}", created_ms=0)
+        )
     return logs
 
 

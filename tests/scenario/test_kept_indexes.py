@@ -1,4 +1,7 @@
-"""Indexes of the metadata table that are not kept in step here: they stay right, or the action is refused."""
+"""Indexes of the metadata table that are not kept in step here: they stay right, or the action is refused.
+
+The secondary index here has no definition, so that nobody knows its column.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,7 @@ def indexes_of(world: World) -> set[str]:
     [
         ("compact", ("secondary_index_fare",)),
         ("log_compact", ("secondary_index_fare",)),
+        ("cluster", ("secondary_index_fare",)),
     ],
 )
 def test_a_compaction_leaves_indexes_of_keys_alone(
@@ -69,8 +73,7 @@ def test_a_compaction_leaves_indexes_of_keys_alone(
 
 @pytest.mark.parametrize(
     ("service", "name"),
-    [(service, "expr_index_day") for service in ("compact", "log_compact", "cluster")]
-    + [("cluster", "secondary_index_fare")],
+    [(service, "expr_index_day") for service in ("compact", "log_compact", "cluster")],
 )
 def test_a_service_that_would_leave_an_index_wrong_is_refused_before_it_plans(
     make: Callable[..., World], service: str, name: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
 from tablekeeper.errors import NotFoundError
-from tablekeeper.format.record_index import encode_empty_log
+from tablekeeper.format.index_shard import encode_empty_log
 from tablekeeper.metadata_table.indexes import INDEX_DEFINITIONS_PATH
 from tablekeeper.metadata_table.layout import METADATA_DIRECTORY
 from tablekeeper.storage import Storage

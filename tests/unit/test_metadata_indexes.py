@@ -61,7 +61,7 @@ OTHERS = ("record_index", "secondary_index_name", "expr_index_day")
     [
         (Operation.COMPACT, ("record_index", "secondary_index_name")),
         (Operation.LOG_COMPACT, ("record_index", "secondary_index_name")),
-        (Operation.CLUSTER, ()),
+        (Operation.CLUSTER, ("secondary_index_name",)),
         (Operation.UPSERT, ()),
         (Operation.DELETE_PARTITION, ()),
         (None, ()),
@@ -86,6 +86,27 @@ def test_bloom_filters_and_a_record_index_of_the_whole_table_are_kept_in_step(op
     assert indexes.told == ("bloom_filters", "record_index")
     assert indexes.has_record_index
     assert indexes.dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("told", "is_told"), [(None, True), (frozenset({"name"}), True), (frozenset({"other"}), False)]
+)
+@pytest.mark.parametrize("record_index", ["of the table", "by partitions", "none"])
+def test_a_secondary_index_is_kept_beside_a_record_index_of_the_whole_table(
+    told: frozenset[str] | None, is_told: bool, record_index: str
+) -> None:
+    names = () if record_index == "none" else ("record_index",)
+    built = MetadataBuilder(partitions=[*STATS, *names, "secondary_index_name"])
+    built.define({"column_stats": COLUMNS, "secondary_index_name": ["name"]})
+    definitions = json.loads(built.storage.read(INDEX_DEFINITIONS_PATH))
+    options = {"isPartitioned": str(record_index == "by partitions").lower()}
+    definitions["indexDefinitions"]["record_index"] = {"indexOptions": options}
+    built.storage.put(INDEX_DEFINITIONS_PATH, json.dumps(definitions).encode())
+    indexes = load_metadata_indexes(built.storage, built.config, operation=Operation.UPSERT, told_columns=told)
+    is_kept = is_told and record_index == "of the table"
+    assert indexes.values == ({"secondary_index_name": "name"} if is_kept else {})
+    assert ("secondary_index_name" in indexes.updated) == is_kept
+    assert ("secondary_index_name" in indexes.lost) != is_kept
 
 
 def test_losing_an_index_takes_consent_and_losing_statistics_does_not() -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tablekeeper.errors import CorruptTableError, NotFoundError
+from tablekeeper.format.index_shard import encode_index_log
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, decode_blocks, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.format.metadata_log import encode_metadata_log
@@ -17,7 +18,7 @@ from tablekeeper.format.metadata_records import (
     ValueType,
     column_stats_record,
 )
-from tablekeeper.format.record_index import RecordLocation, encode_record_index_log, encode_record_location
+from tablekeeper.format.record_index import RecordLocation, encode_record_location
 from tablekeeper.metadata_table.listing import MetadataTable, open_metadata_table
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.storage import FileInfo, MemoryStorage, Storage
@@ -204,6 +205,8 @@ def test_a_log_file_of_another_metadata_partition_is_no_listing() -> None:
     with pytest.raises(CorruptTableError, match=r"files-0000-0.*ColumnStatsRecord"):
         open_table(built)
     location = encode_record_location(RecordLocation("a", "ca9638f3-6a9b-404d-a21b-7394e5863c1d-0", 1))
-    index_log = encode_record_index_log([(b"key", location)], pa.array([], pa.string()), instant=T1, created_ms=0)
+    index_log = encode_index_log(
+        [(b"key", location)], pa.array([], pa.string()), index="record_index", instant=T1, created_ms=0
+    )
     built.storage.put(path, index_log)
     assert open_table(built) is None, "directories are listed"

@@ -65,7 +65,7 @@ _SWITCHES = (
     Setting(
         INDEX_DROP,
         False,
-        "Drop the record, bloom, secondary or expression index of a table that an action would leave wrong.",
+        "Drop an index of the metadata table (such as an expression index) that an action would leave wrong.",
     ),
     Setting(
         BLOCKS_SPECULATION,

@@ -27,6 +27,7 @@ __all__ = [
     "decode_raw_record",
     "encode_raw_record",
     "encode_record_index",
+    "encode_secondary_index",
 ]
 
 _DOUBLE = struct.Struct("<d")
@@ -88,6 +89,11 @@ def encode_record_index(kind: int, fields: Sequence[str | int]) -> bytes:
     for value in nullable:
         out += _PRESENT + (_text(value) if isinstance(value, str) else _long(value))
     return bytes(out + _long(int(encoding)) + _NULL + _NULL)
+
+
+def encode_secondary_index() -> bytes:
+    """A record of a secondary index."""
+    return bytes(_HEAD + _NULL + _long(7) + _NULL * 4 + _PRESENT + b"\0")
 
 
 def decode_raw_record(data: bytes) -> RawRecord | None:

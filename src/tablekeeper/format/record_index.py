@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,20 +24,15 @@ import pyarrow as pa
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.hashing import java_string_hash
 from tablekeeper.format.hfile import HFileReader
-from tablekeeper.format.hfile_writer import encode_hfile
-from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
-from tablekeeper.format.log_deletes import encode_deletes
+from tablekeeper.format.index_shard import IndexShard
 from tablekeeper.format.metadata_avro import encode_record_index
-from tablekeeper.format.metadata_log import MetadataBlock, effective_blocks
-from tablekeeper.format.metadata_records import has_metadata_layout, metadata_schema_json
+from tablekeeper.format.metadata_records import has_metadata_layout
 
 __all__ = [
     "RECORD_INDEX",
     "RecordIndexShard",
     "RecordLocation",
     "decode_record_location",
-    "encode_empty_log",
-    "encode_record_index_log",
     "encode_record_location",
     "record_index_file_id",
     "record_index_shards",
@@ -63,14 +58,8 @@ class RecordLocation:
     instant_ms: int
 
 
-class RecordIndexShard:
-    """One shard: its base file and the blocks of its logs, later ones replacing what earlier ones say."""
-
-    def __init__(self, base: HFileReader | None, blocks: Sequence[MetadataBlock], *, base_file: str = "") -> None:
-        self._base = base
-        self._base_file = base_file
-        self._base_schema = "" if base is None else base.info.get(b"schema", b"").decode()
-        self._blocks = effective_blocks(blocks)
+class RecordIndexShard(IndexShard):
+    """One shard of the record index."""
 
     def refuse_foreign_keys(self, number: int, *, shards: int) -> None:
         """Raise `CorruptTableError` if a file belongs to another shard than this one, the `number`th."""
@@ -91,29 +80,12 @@ class RecordIndexShard:
         self._take(self._base, missing, found, schema_json=self._base_schema, file=self._base_file)
         return found
 
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of a base file that takes the place of all of this, by key. Holds those of the logs in memory."""
-        changes: dict[bytes, bytes | None] = {}
-        for block in self._blocks:
-            changes.update((key.encode(), None) for key in block.deleted)
-            if block.hfile is not None:
-                changes.update(_in_own_layout(block.hfile, schema_json=block.schema_json, file=block.file))
-        later = sorted(changes.items())
-        place = 0
-        stored: Iterator[tuple[bytes, bytes]] = iter(())
-        if self._base is not None:
-            stored = _in_own_layout(self._base, schema_json=self._base_schema, file=self._base_file)
-        for key, value in stored:
-            while place < len(later) and later[place][0] < key:
-                yield from _live(*later[place])
-                place += 1
-            if place < len(later) and later[place][0] == key:
-                yield from _live(*later[place])
-                place += 1
-            else:
-                yield key, value
-        for change in later[place:]:
-            yield from _live(*change)
+    def _stored(self, hfile: HFileReader, *, schema_json: str, file: str) -> Iterator[tuple[bytes, bytes | None]]:
+        if has_metadata_layout(schema_json):
+            yield from hfile.items()
+            return
+        for key, value in hfile.items():
+            yield key, encode_record_location(decode_record_location(value, schema_json=schema_json, file=file))
 
     @staticmethod
     def _take(
@@ -164,40 +136,6 @@ def decode_record_location(value: bytes, *, schema_json: str, file: str) -> Reco
     except Exception as error:  # fastavro raises many kinds on bytes that are not Avro
         reason = f"an entry of the record index does not decode ({type(error).__name__}: {error})"
         raise CorruptTableError(file=file, reason=reason) from error
-
-
-def encode_record_index_log(
-    entries: Iterable[tuple[bytes, bytes]], deleted: pa.Array, *, instant: str, created_ms: int
-) -> bytes:
-    """A log file of a shard: `entries` by rising key, and keys to be forgotten, of which none is among the entries."""
-    header = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: metadata_schema_json()}
-    content = encode_hfile(entries, schema_json=metadata_schema_json(), created_ms=created_ms)
-    log = encode_block(BlockType.HFILE_DATA, header, content)
-    if len(deleted):
-        body = encode_deletes(deleted, partition=RECORD_INDEX, ordering=None)
-        log += encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: instant}, body)
-    return log
-
-
-def encode_empty_log(*, instant: str) -> bytes:
-    """A log file that says nothing, with which a file group of the metadata table begins."""
-    body = encode_deletes(pa.array([], pa.string()), partition="", ordering=None)
-    return encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: instant}, body)
-
-
-def _live(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    if value is not None:
-        yield key, value
-
-
-def _in_own_layout(hfile: HFileReader, *, schema_json: str, file: str) -> Iterator[tuple[bytes, bytes]]:
-    """The entries as they are stored in the layout of now."""
-    if has_metadata_layout(schema_json):
-        return hfile.items()
-    return (
-        (key, encode_record_location(decode_record_location(value, schema_json=schema_json, file=file)))
-        for key, value in hfile.items()
-    )
 
 
 def _uuid_and_number(file_id: str) -> tuple[int, int, int] | None:

@@ -45,6 +45,7 @@ from tablekeeper.format.metadata_log import (
 )
 from tablekeeper.format.plans import encode_compaction_plan
 from tablekeeper.format.record_index import RECORD_INDEX
+from tablekeeper.format.secondary_index import SECONDARY_INDEX_PREFIX
 from tablekeeper.metadata_table.clean import plan_old_files
 from tablekeeper.metadata_table.compaction_plan import (
     Merge,
@@ -66,7 +67,7 @@ from tablekeeper.metadata_table.layout import (
 )
 from tablekeeper.metadata_table.plan_content import is_ours, load_plan, make_plan
 from tablekeeper.metadata_table.presence import refuse_lost_commits
-from tablekeeper.metadata_table.record_index import load_record_index_shard
+from tablekeeper.metadata_table.record_index import load_record_index_shard, load_secondary_index_shard
 from tablekeeper.metadata_table.result import MetadataCompaction
 from tablekeeper.metadata_table.waiting_plan import WaitingMerge, find_waiting, plan_waiting
 from tablekeeper.model import (
@@ -300,6 +301,8 @@ def _merge(environment: OpenTable, partition: str, slice_: MetadataSlice) -> _Ne
     try:
         if partition == RECORD_INDEX:
             entries = load_record_index_shard(storage, slice_, runtime=runtime).entries()
+        elif partition.startswith(SECONDARY_INDEX_PREFIX):
+            entries = load_secondary_index_shard(storage, slice_, runtime=runtime).entries()
         else:
             entries = load_metadata_file_group(storage, slice_, runtime=runtime).compacted()
         counted = itertools.count()

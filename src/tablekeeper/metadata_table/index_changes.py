@@ -33,10 +33,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class IndexShards:
-    """An index: the name of its partition in the metadata table, and its file groups by number."""
+    """An index: the name of its partition in the metadata table, its file groups by number, and the indexed column."""
 
     name: str
     file_ids: tuple[str, ...]
+    column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +96,4 @@ def shard_ids(files: Sequence[FileInfo]) -> tuple[str, ...]:
 
 
 def _shards_of(indexes: MetadataIndexes, listings: Mapping[str, Sequence[FileInfo]]) -> tuple[IndexShards, ...]:
-    return tuple(IndexShards(name, shard_ids(listings[name])) for name in indexes.told)
+    return tuple(IndexShards(name, shard_ids(listings[name]), indexes.values.get(name, "")) for name in indexes.told)

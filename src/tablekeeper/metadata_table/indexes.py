@@ -1,19 +1,19 @@
 """Which partitions of a metadata table this package keeps in step, and what happens to the others.
 
-Kept in step are `files`, `column_stats`, `partition_stats`, `bloom_filters`, and a record index of the whole table. The
-others (secondary, expression, a record index by partitions) stay as they are through actions that leave them right. An
-index that misses a commit answers queries wrongly and without a word, and building it anew can take hours: an action
-that would leave one wrong is refused, unless the caller consents to losing it. It is then switched off before the
-commit that it would miss: first the table's properties stop naming it, then its definition and directory go, as when
-Java drops an index.
+Kept in step are `files`, `column_stats`, `partition_stats`, `bloom_filters`, a record index of the whole table, and
+with it secondary indexes over columns whose texts are known. The others (expression, a record index by partitions,
+other secondary ones) stay as they are through actions that leave them right. An index that misses a commit answers
+queries wrongly and without a word, and building it anew can take hours: an action that would leave one wrong is
+refused, unless the caller consents to losing it. It is then switched off before the commit that it would miss: first
+the table's properties stop naming it, then its definition and directory go, as when Java drops an index.
 
 What an index needs to know decides which actions leave it right:
 
-| index | holds | compaction | log compaction |
-|---|---|---|---|
-| record, by partitions | the file group of each key | right: no key moves | right |
-| secondary | the keys of each value | right: no value changes | right |
-| expression | statistics of each file | wrong: new files | wrong: new files |
+| index | holds | compaction | log compaction | clustering |
+|---|---|---|---|---|
+| record, by partitions | the file group of each key | right: no key moves | right | wrong |
+| secondary | the keys of each value | right: no value changes | right | right |
+| expression | statistics of each file | wrong: new files | wrong: new files | wrong |
 
 A key that a log deletes has left the record index with the delta commit that deleted it. A clean only deletes files
 that nothing asks for any more.
@@ -21,15 +21,17 @@ that nothing asks for any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import NotFoundError, UnsupportedFeatureError
 from tablekeeper.format.column_stats import value_type_of
-from tablekeeper.format.index_definitions import decode_index_definitions, remove_index_definitions
+from tablekeeper.format.index_definitions import IndexDefinition, decode_index_definitions, remove_index_definitions
 from tablekeeper.format.record_index import RECORD_INDEX
+from tablekeeper.format.secondary_index import SECONDARY_INDEX_PREFIX
 from tablekeeper.metadata_table.layout import BLOOM_FILTERS, COLUMN_STATS, FILES, METADATA_DIRECTORY, PARTITION_STATS
 from tablekeeper.model import Operation, join_path
 from tablekeeper.storage import Storage
@@ -44,16 +46,17 @@ __all__ = [
     "plan_metadata_indexes",
     "refuse_index_loss",
     "statistics_outdate",
-    "without_record_index",
+    "without_indexes",
 ]
 
 INDEX_DEFINITIONS_PATH = ".hoodie/.index_defs/index.json"
 _MAINTAINED = (FILES, COLUMN_STATS, PARTITION_STATS)
-_TOLD = (BLOOM_FILTERS, RECORD_INDEX)
+_TOLD = (BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX_PREFIX)
 _INDEX_VERSION = "V2"
 _STAYS_RIGHT = {
-    Operation.COMPACT: ("record_index", "secondary_index_"),
-    Operation.LOG_COMPACT: ("record_index", "secondary_index_"),
+    Operation.COMPACT: (RECORD_INDEX, SECONDARY_INDEX_PREFIX),
+    Operation.LOG_COMPACT: (RECORD_INDEX, SECONDARY_INDEX_PREFIX),
+    Operation.CLUSTER: (SECONDARY_INDEX_PREFIX,),
     # Building an index changes no other one.
     Operation.INDEX: ("",),
 }
@@ -65,13 +68,14 @@ class MetadataIndexes:
 
     `updated` are the metadata partitions that get a log file with each commit, `listed` what the table's
     properties should name (also those that need no update), `dropped` what has to be switched off first. `columns` are
-    those with statistics.
+    those with statistics, `values` the column of each secondary index that is kept.
     """
 
     updated: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
     definitions: bytes | None = None
 
     @property
@@ -81,7 +85,7 @@ class MetadataIndexes:
     @property
     def told(self) -> tuple[str, ...]:
         """Those of the updated ones whose changes the files have to be asked for (see `index_changes.py`)."""
-        return tuple(name for name in self.updated if name in _TOLD)
+        return tuple(name for name in self.updated if name.startswith(_TOLD))
 
     @property
     def has_record_index(self) -> bool:
@@ -99,7 +103,12 @@ NO_INDEXES = MetadataIndexes()
 
 
 def load_metadata_indexes(
-    storage: Storage, config: TableConfig, *, operation: Operation | None = None, outdated_statistics: bool = False
+    storage: Storage,
+    config: TableConfig,
+    *,
+    operation: Operation | None = None,
+    outdated_statistics: bool = False,
+    told_columns: Container[str] | None = None,
 ) -> MetadataIndexes:
     """Read the index definitions, if the table has a metadata table, and plan."""
     definitions = None
@@ -108,7 +117,13 @@ def load_metadata_indexes(
             definitions = storage.read(INDEX_DEFINITIONS_PATH)
         except NotFoundError:
             definitions = None
-    return plan_metadata_indexes(config, definitions, operation=operation, outdated_statistics=outdated_statistics)
+    return plan_metadata_indexes(
+        config,
+        definitions,
+        operation=operation,
+        outdated_statistics=outdated_statistics,
+        told_columns=told_columns,
+    )
 
 
 def plan_metadata_indexes(
@@ -117,12 +132,14 @@ def plan_metadata_indexes(
     *,
     operation: Operation | None = None,
     outdated_statistics: bool = False,
+    told_columns: Container[str] | None = None,
 ) -> MetadataIndexes:
     """Decide what to keep. `definitions` is the content of index.json, None if there is none.
 
     Indexes that `operation` leaves right stay as they are; without one, only those that are kept in step do.
     `outdated_statistics` switches the statistics off, for a commit that changes the schema in a way that
-    the statistics cannot follow (see `statistics_outdate`).
+    the statistics cannot follow (see `statistics_outdate`). `told_columns` are the columns of which the action can tell
+    a secondary index; None for one that changes no value.
     """
     named = config.metadata_partitions
     building = config.metadata_partitions_inflight
@@ -145,6 +162,8 @@ def plan_metadata_indexes(
         kept = (*kept, BLOOM_FILTERS)
     if RECORD_INDEX in named and not (RECORD_INDEX in known and known[RECORD_INDEX].is_partitioned):
         kept = (*kept, RECORD_INDEX)
+    values = _kept_values(known, [name for name in named if RECORD_INDEX in kept], told_columns)
+    kept = (*kept, *values)
     stays_right = () if operation is None else _STAYS_RIGHT.get(operation, ())
     stays = (*kept, *(name for name in named if name.startswith(stays_right)))
     dropped = tuple(name for name in dict.fromkeys(present) if name not in stays)
@@ -156,20 +175,36 @@ def plan_metadata_indexes(
         listed=tuple(name for name in named if name in stays),
         dropped=dropped,
         columns=stats.columns if stats is not None and keeps_stats else (),
+        values=values,
         definitions=remaining,
     )
 
 
-def without_record_index(indexes: MetadataIndexes) -> MetadataIndexes:
-    """The same with the record index among what is dropped."""
+def _kept_values(
+    known: Mapping[str, IndexDefinition], named: Iterable[str], told_columns: Container[str] | None
+) -> dict[str, str]:
+    """The column of each secondary index that can be kept in step."""
+    found: dict[str, str] = {}
+    for name in named:
+        definition = known.get(name)
+        if name.startswith(SECONDARY_INDEX_PREFIX) and definition is not None and definition.version == _INDEX_VERSION:
+            columns = definition.columns
+            if len(columns) == 1 and (told_columns is None or columns[0] in told_columns):
+                found[name] = columns[0]
+    return found
+
+
+def without_indexes(indexes: MetadataIndexes, *names: str) -> MetadataIndexes:
+    """The same with these among what is dropped."""
     definitions = indexes.definitions
     if definitions is not None:
-        definitions = remove_index_definitions(definitions, names=(RECORD_INDEX,), file=INDEX_DEFINITIONS_PATH)
+        definitions = remove_index_definitions(definitions, names=names, file=INDEX_DEFINITIONS_PATH)
     return replace(
         indexes,
-        updated=tuple(name for name in indexes.updated if name != RECORD_INDEX),
-        listed=tuple(name for name in indexes.listed if name != RECORD_INDEX),
-        dropped=(*indexes.dropped, RECORD_INDEX),
+        updated=tuple(name for name in indexes.updated if name not in names),
+        listed=tuple(name for name in indexes.listed if name not in names),
+        dropped=(*indexes.dropped, *names),
+        values={name: column for name, column in indexes.values.items() if name not in names},
         definitions=definitions,
     )
 
@@ -188,9 +223,9 @@ def refuse_index_loss(config: TableConfig, indexes: MetadataIndexes, *, action: 
     """Raise `UnsupportedFeatureError` if the action costs an index and the caller has not consented to that."""
     if indexes.lost and not consents:
         raise UnsupportedFeatureError(
-            f"table {config.name}: this {action} would leave the index {', '.join(indexes.lost)} wrong, which is not "
-            f"kept in step here. Leave the {action} to Java, or pass {INDEX_DROP}=true to drop the index; building "
-            "it anew can take hours."
+            f"table {config.name}: this {action} would leave the index {', '.join(indexes.lost)} wrong, which cannot "
+            f"be kept in step through it here. Leave the {action} to Java, or pass {INDEX_DROP}=true to drop the "
+            "index; building it anew can take hours."
         )
 
 

@@ -16,6 +16,7 @@ from tablekeeper.format.avro_container import schema_json
 from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME, encode_log_name, encode_partition_metadata
 from tablekeeper.format.index_definitions import add_record_index_definition
+from tablekeeper.format.index_shard import encode_empty_log
 from tablekeeper.format.metadata_log import MetadataBaseName, encode_metadata_base, encode_metadata_base_name
 from tablekeeper.format.metadata_records import (
     FileEntry,
@@ -25,7 +26,7 @@ from tablekeeper.format.metadata_records import (
     encode_metadata_record,
 )
 from tablekeeper.format.properties import encode_properties, table_checksum
-from tablekeeper.format.record_index import RECORD_INDEX, encode_empty_log, record_index_file_id
+from tablekeeper.format.record_index import RECORD_INDEX, record_index_file_id
 from tablekeeper.metadata_table.environment import LockedTable
 from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.metadata_table.indexes import INDEX_DEFINITIONS_PATH, delete_metadata_table

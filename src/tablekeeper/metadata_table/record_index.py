@@ -11,8 +11,9 @@ from functools import partial
 from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.hfile import HFileReader, RangeSource
-from tablekeeper.format.metadata_log import decode_metadata_log
+from tablekeeper.format.metadata_log import MetadataBlock, decode_metadata_log
 from tablekeeper.format.record_index import RECORD_INDEX, RecordIndexShard
+from tablekeeper.format.secondary_index import SecondaryIndexShard
 from tablekeeper.metadata_table.layout import (
     METADATA_DIRECTORY,
     MetadataSlice,
@@ -26,7 +27,7 @@ from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline
 from tablekeeper.timeline.history import archived_completions
 
-__all__ = ["load_record_index", "load_record_index_shard", "open_record_index_shard"]
+__all__ = ["load_record_index", "load_record_index_shard", "load_secondary_index_shard", "open_record_index_shard"]
 
 # A thread costs as much as a few reads of a file that is near.
 _READS_IN_A_ROW = 8
@@ -63,24 +64,36 @@ def open_record_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime:
             return [data for found in runtime.threads.map(read_share, shares) for data in found]
 
         base = HFileReader(RangeSource(size=slice_.base.size, read=read, ranges=read_many), file=path)
-    return _shard(storage, slice_, base, runtime=runtime)
+    blocks = _blocks(storage, slice_, runtime=runtime)
+    return RecordIndexShard(base, blocks, base_file=_base_file(slice_))
 
 
 def load_record_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> RecordIndexShard:
     """A shard to take all entries from."""
-    base = None
-    if slice_.base is not None:
-        base = HFileReader(storage.read(slice_.base.path), file=slice_.base.path)
-    return _shard(storage, slice_, base, runtime=runtime)
+    base = _whole_base(storage, slice_)
+    blocks, base_file = _blocks(storage, slice_, runtime=runtime), _base_file(slice_)
+    return RecordIndexShard(base, blocks, base_file=base_file)
 
 
-def _shard(storage: Storage, slice_: MetadataSlice, base: HFileReader | None, *, runtime: Runtime) -> RecordIndexShard:
+def load_secondary_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> SecondaryIndexShard:
+    """A shard of a secondary index to take all entries from."""
+    base = _whole_base(storage, slice_)
+    blocks, base_file = _blocks(storage, slice_, runtime=runtime), _base_file(slice_)
+    return SecondaryIndexShard(base, blocks, base_file=base_file)
+
+
+def _whole_base(storage: Storage, slice_: MetadataSlice) -> HFileReader | None:
+    return None if slice_.base is None else HFileReader(storage.read(slice_.base.path), file=slice_.base.path)
+
+
+def _base_file(slice_: MetadataSlice) -> str:
+    return slice_.base.path if slice_.base is not None else ""
+
+
+def _blocks(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> list[MetadataBlock]:
     paths = [log.path for log in slice_.logs]
     contents = runtime.threads.map(partial(_read, storage), paths)
-    blocks = [
-        block for path, data in zip(paths, contents, strict=True) for block in decode_metadata_log(data, file=path)
-    ]
-    return RecordIndexShard(base, blocks, base_file=slice_.base.path if slice_.base is not None else "")
+    return [block for path, data in zip(paths, contents, strict=True) for block in decode_metadata_log(data, file=path)]
 
 
 def _read(storage: Storage, path: str) -> bytes:

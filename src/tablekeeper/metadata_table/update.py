@@ -30,7 +30,7 @@ from tablekeeper.metadata_table.indexes import (
     drop_metadata_indexes,
     load_metadata_indexes,
     refuse_index_loss,
-    without_record_index,
+    without_indexes,
 )
 from tablekeeper.metadata_table.layout import BLOOM_FILTERS
 from tablekeeper.metadata_table.ranges import load_missing_ranges
@@ -53,12 +53,14 @@ __all__ = [
 class MetadataPolicy:
     """What this write wants of the metadata table: kept or off, and whether its statistics can follow the schema.
 
-    `indexes` are those that there were when the write began.
+    `indexes` are those that there were when the write began, `told_columns` the columns whose values it can tell the
+    secondary ones of.
     """
 
     is_enabled: bool = True
     outdates_statistics: bool = False
     indexes: MetadataIndexes = NO_INDEXES
+    told_columns: frozenset[str] = frozenset()
 
 
 def sync_commit(
@@ -80,6 +82,7 @@ def sync_commit(
         config,
         operation=metadata.operation,
         outdated_statistics=policy.outdates_statistics,
+        told_columns=policy.told_columns,
     )
     action = metadata.operation.value.lower()
     refuse_index_loss(config, indexes, action=action, consents=environment.drops_indexes)
@@ -187,16 +190,25 @@ def sync_clean(
 def release_indexes(environment: LockedTable, *, action: str, targets: Iterable[RequestedTime]) -> None:
     """Before an action that takes the completed commits `targets` back: drop the indexes that would still know them.
 
-    Raises `UnsupportedFeatureError` unless the caller consents. A record index can forget commits; where base files of
-    it hold what they wrote it is dropped without consent, because the caller builds it anew. Under the table lock.
+    Raises `UnsupportedFeatureError` unless the caller consents. Indexes of keys and values can forget commits; where
+    base files of a record index hold what they wrote it is dropped without consent, because the caller builds it anew.
+    Under the table lock.
     """
     config = load_table_config(environment.storage)
     if not config.has_metadata_table:
         return
     indexes = load_metadata_indexes(environment.storage, config)
+    taken_back = list(targets)
+
+    def has_what_goes(index: str) -> bool:
+        return has_merged(environment.storage, config, index, taken_back)
+
+    merged = [name for name in indexes.values if has_what_goes(name)]
+    if merged:
+        indexes = without_indexes(indexes, *merged)
     refuse_index_loss(config, indexes, action=action, consents=environment.drops_indexes)
-    if indexes.has_record_index and has_merged(environment.storage, config, RECORD_INDEX, targets):
-        indexes = without_record_index(indexes)
+    if indexes.has_record_index and has_what_goes(RECORD_INDEX):
+        indexes = without_indexes(indexes, RECORD_INDEX)
     _drop_unmaintained(environment, config, indexes)
 
 

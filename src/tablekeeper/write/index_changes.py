@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.record_index import RECORD_INDEX
+from tablekeeper.format.secondary_index import SECONDARY_INDEX_PREFIX
 from tablekeeper.metadata_table.index_changes import IndexLog, IndexShards
 from tablekeeper.metadata_table.layout import BLOOM_FILTERS
 from tablekeeper.model import CommitMetadata
@@ -15,6 +16,7 @@ from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.filter_changes import filter_logs
 from tablekeeper.write.key_changes import key_logs
+from tablekeeper.write.value_changes import value_logs
 
 __all__ = ["WrittenIndexes"]
 
@@ -52,4 +54,13 @@ class WrittenIndexes:
             )
         if index.name == BLOOM_FILTERS:
             return filter_logs(self.engine, self.context, self.metadata, shards=shards)
+        if index.name.startswith(SECONDARY_INDEX_PREFIX):
+            return value_logs(
+                self.environment,
+                self.engine,
+                self.context,
+                self.metadata,
+                at_start=self.at_start,
+                index=index,
+            )
         raise AssertionError(f"the changes of {index.name} are not told")

@@ -3,29 +3,23 @@
 It is found out from the files, as Java does, so that every operation and service tells it alike: a new base file brings
 its keys, the next version of one those that the former had not, and a log takes away what it deletes. Whether a row in
 a log that says of itself that it is deleted wins over what is below it, only a merge of the slice tells.
-
-Tasks collect keys, sorted by shard, and others make the log of each shard; what is large lies in the staging directory.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablekeeper.engine.protocol import Engine, balanced_shares
+from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.metadata_log import encode_metadata_base
 from tablekeeper.format.record_index import (
+    RECORD_INDEX,
     RecordLocation,
-    encode_record_index_log,
     encode_record_location,
     record_index_shards,
 )
@@ -40,14 +34,21 @@ from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.index_logs import EncodedLog, Parked
+from tablekeeper.write.index_logs import EncodedLog
+from tablekeeper.write.index_shuffle import (
+    GONE,
+    EncodeTask,
+    Part,
+    collected,
+    encode_shard_base,
+    encode_shard_log,
+    make_logs,
+    sorted_keys,
+)
 
 __all__ = ["index_slices", "key_logs"]
 
 _KEYS = pa.schema([(KEY_COLUMN, pa.string())])
-_SCHEMA = pa.schema([("key", pa.large_string()), ("place", pa.int32())])
-_GONE = -1
-_TASKS_A_CORE = 2
 _LEAVES_KEYS = (Operation.COMPACT, Operation.LOG_COMPACT)
 
 _Found = tuple[pa.Array, RecordLocation | None]
@@ -71,8 +72,8 @@ def key_logs(
     if metadata.operation in _LEAVES_KEYS:
         return {}
     sources = _sources(environment, context, metadata, at_start=at_start, is_tagged=is_tagged)
-    encode = _encode_log if metadata.operation is Operation.UPSERT else _encode_log_of_any
-    return _index(engine, context, sources, shards=shards, encode=encode)
+    encode = _encode_log if metadata.operation is Operation.UPSERT else encode_shard_log
+    return _logs(engine, context, sources, shards=shards, encode=encode)
 
 
 def index_slices(
@@ -85,7 +86,7 @@ def index_slices(
     sources = [
         _Source(_location(each.group, parse_time(each.base_instant.value, zone=zone)), None, each) for each in slices
     ]
-    return _index(engine, context, sources, shards=shards, encode=_encode_base)
+    return _logs(engine, context, sources, shards=shards, encode=_encode_base)
 
 
 def _sources(
@@ -123,30 +124,6 @@ def _sources(
     return written + [_Source(None, None, before[group]) for group in sorted(replaced & before.keys())]
 
 
-def _index(
-    engine: Engine,
-    context: WriteContext,
-    sources: Sequence[_Source],
-    *,
-    shards: int,
-    encode: Callable[[_EncodeTask], EncodedLog],
-) -> dict[int, IndexLog]:
-    """What becomes of the shards that have keys of `sources`, by number."""
-    if not sources:
-        return {}
-    count = max(1, min(len(sources), _TASKS_A_CORE * engine.parallelism))
-    shares = balanced_shares([each.size for each in sources], count)
-    collect = [_CollectTask(context, tuple(sources[n] for n in share), shards) for share in shares]
-    weights = [float(sum(each.size for each in task.sources)) for task in collect]
-    by_shard: dict[int, list[tuple[_Part, int]]] = defaultdict(list)
-    for part in engine.run(_collect, collect, label="collect keys", weights=weights):
-        for number, shard in enumerate(part.shards):
-            by_shard[shard].append((part, number))
-    tasks = [_EncodeTask(context, tuple(found)) for found in by_shard.values()]
-    encoded = engine.run(encode, tasks, label="index keys", weights=[float(task.bytes) for task in tasks])
-    return {shard: each.log(context.store) for shard, each in zip(by_shard, encoded, strict=True)}
-
-
 @dataclass(frozen=True, slots=True)
 class _Source:
     """Something that tells of keys: a written file, or else a file slice with all its rows.
@@ -173,84 +150,51 @@ class _CollectTask:
     shards: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Keys of several files: batch `n` has those of shard `shards[n]`, each with its place in `locations`, or -1."""
-
-    locations: tuple[RecordLocation, ...]
-    shards: tuple[int, ...]
-    parked: Parked
-
-
-@dataclass(frozen=True, slots=True)
-class _EncodeTask:
-    """What these batches say of the keys of one shard."""
-
-    context: WriteContext
-    found: tuple[tuple[_Part, int], ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.parked.size // len(part.shards) for part, _ in self.found)
+def _logs(
+    engine: Engine,
+    context: WriteContext,
+    sources: Sequence[_Source],
+    *,
+    shards: int,
+    encode: Callable[[EncodeTask], EncodedLog],
+) -> Mapping[int, IndexLog]:
+    return make_logs(
+        engine,
+        context,
+        sources,
+        index=RECORD_INDEX,
+        task_of=lambda share: _CollectTask(context, share, shards),
+        collect=_collect,
+        encode=encode,
+    )
 
 
-def _collect(task: _CollectTask) -> _Part:
+def _collect(task: _CollectTask) -> Part:
     """Kernel: the keys of some files, sorted by shard."""
-    locations: list[RecordLocation] = []
-    keys: list[pa.Array] = [pa.array([], pa.large_string())]
-    places: list[npt.NDArray[np.int32]] = [np.zeros(0, np.int32)]
-    for source in task.sources:
-        for found, location in _found(task.context, source):
-            if location is not None and (not locations or locations[-1] != location):
-                locations.append(location)
-            keys.append(found.cast(pa.large_string()))
-            places.append(np.full(len(found), _GONE if location is None else len(locations) - 1, np.int32))
-    table = pa.table([pa.chunked_array(keys), np.concatenate(places)], schema=_SCHEMA)
-    shards = record_index_shards(combined(table.column(0)), shards=task.shards)
-    order = np.argsort(shards, kind="stable")
-    table, shards = table.take(pa.array(order)), shards[order]
-    present, starts = np.unique(shards, return_index=True)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _SCHEMA) as writer:
-        for start, end in itertools.pairwise([*starts, len(shards)]):
-            writer.write_batch(table.slice(start, end - start).combine_chunks().to_batches()[0])
-    parked = Parked.of(task.context, sink.getvalue().to_pybytes())
-    return _Part(tuple(locations), tuple(int(shard) for shard in present), parked)
+    found = (
+        (keys, None if location is None else encode_record_location(location))
+        for source in task.sources
+        for keys, location in _found(task.context, source)
+    )
+    return collected(task.context, found, partial(record_index_shards, shards=task.shards))
 
 
-def _encode_log(task: _EncodeTask) -> EncodedLog:
+def _encode_log(task: EncodeTask) -> EncodedLog:
     """Kernel: the log of one shard, for rows that may be in one place only."""
-    keys, places, values = _sorted_keys(task)
+    keys, places, values = sorted_keys(task)
     again = np.flatnonzero(pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False))
-    for place in again[places[again + 1] != _GONE]:
+    for place in again[places[again + 1] != GONE]:
         if values[places[place]] != values[places[place + 1]]:
             raise InvalidRequestError(
                 f"the record key {keys[int(place)].as_py().decode()!r} is new and is given for two partitions at once, "
                 "but in a table with a record index a key has one partition. Nothing was written: give each key once."
             )
-    return _encode_log_of_any(task)
+    return encode_shard_log(task)
 
 
-def _encode_log_of_any(task: _EncodeTask) -> EncodedLog:
-    """Kernel: the log of one shard. A key that is taken away in one place and brought to another is there."""
-    keys, places, values = _sorted_keys(task)
-    is_first = np.ones(len(keys), bool)
-    is_first[1:] = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
-    keys, places = keys.filter(pa.array(is_first)), places[is_first]
-    is_there = places != _GONE
-    gone = keys.filter(pa.array(~is_there)).cast(pa.large_string())
-    data = encode_record_index_log(
-        _entries(keys.filter(pa.array(is_there)), places[is_there], values),
-        gone,
-        instant=task.context.instant,
-        created_ms=task.context.runtime.clock.now_ms(),
-    )
-    return EncodedLog(len(keys), Parked.of(task.context, data))
-
-
-def _encode_base(task: _EncodeTask) -> EncodedLog:
+def _encode_base(task: EncodeTask) -> EncodedLog:
     """Kernel: the base file of one shard, in which every key is once."""
-    keys, places, values = _sorted_keys(task)
+    keys, _, _ = sorted_keys(task)
     repeated = np.flatnonzero(pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False))
     if len(repeated):
         key = keys[int(repeated[0])].as_py().decode()
@@ -258,29 +202,7 @@ def _encode_base(task: _EncodeTask) -> EncodedLog:
             f"the record key {key!r} is in the table twice, and a record index knows one place for each. "
             "Make the keys unique in the whole table (also over its partitions) first, or do without the index."
         )
-    created_ms = task.context.runtime.clock.now_ms()
-    data = encode_metadata_base(_entries(keys, places, values), created_ms=created_ms)
-    return EncodedLog(len(keys), Parked.of(task.context, data))
-
-
-def _sorted_keys(task: _EncodeTask) -> tuple[pa.Array, npt.NDArray[np.int32], list[bytes]]:
-    """All keys by their bytes, the place of each among the values that follow; of one key, -1 comes last."""
-    values: list[bytes] = []
-    tables: list[pa.Table] = []
-    for part, number in task.found:
-        with closing(pa.BufferReader(part.parked.load(task.context.store))) as source:
-            batch = pa.ipc.open_file(source).get_batch(number)
-        places = batch.column(1).to_numpy()
-        shifted = np.where(places == _GONE, _GONE, places + len(values)).astype(np.int32)
-        values += map(encode_record_location, part.locations)
-        tables.append(pa.table([batch.column(0).cast(pa.large_binary()), shifted], ["key", "place"]))
-    table = pa.concat_tables(tables)
-    table = table.take(pc.sort_indices(table, sort_keys=[("key", "ascending"), ("place", "descending")]))
-    return combined(table.column(0)), table.column(1).to_numpy(), values
-
-
-def _entries(keys: pa.Array, places: npt.NDArray[np.int32], values: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return zip(keys.to_pylist(), (values[place] for place in places), strict=True)
+    return encode_shard_base(task)
 
 
 def _location(group: FileGroupId, began_ms: int) -> RecordLocation:

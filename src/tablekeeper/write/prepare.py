@@ -16,6 +16,7 @@ from tablekeeper.config.write_settings import IndexKind, WriteSettings
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.avro_arrow import with_meta_columns
 from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_replace_metadata
+from tablekeeper.format.secondary_index import has_indexed_text
 from tablekeeper.metadata_table.indexes import load_metadata_indexes, refuse_index_loss, statistics_outdate
 from tablekeeper.metadata_table.update import MetadataPolicy
 from tablekeeper.model import Action, Operation
@@ -171,11 +172,16 @@ def prepare_write(
     policy = MetadataPolicy(
         is_enabled=options.flag(METADATA_ENABLE),
         outdates_statistics=schema != table_schema and statistics_outdate(before=table_schema, after=schema),
+        told_columns=_told_columns(environment, schema),
     )
     stats_columns: tuple[str, ...] = ()
     if config.metadata_partitions:
         indexes = load_metadata_indexes(
-            storage, config, operation=operation, outdated_statistics=policy.outdates_statistics
+            storage,
+            config,
+            operation=operation,
+            outdated_statistics=policy.outdates_statistics,
+            told_columns=policy.told_columns,
         )
         if policy.is_enabled:
             # The commit looks again, under the lock; a refusal should come before the work.
@@ -199,6 +205,16 @@ def prepare_write(
     )
     known = KnownSchema.of(table_schema, timeline)
     return WriteRequest(environment, engine, context, operation, dict(extra), policy, known)
+
+
+def _told_columns(environment: TableEnvironment, schema: pa.Schema) -> frozenset[str]:
+    """The columns of which secondary indexes can be told.
+
+    Where writers share file groups, none of them knows what a key had before: another one may be changing it.
+    """
+    if environment.concurrency.is_non_blocking:
+        return frozenset()
+    return frozenset(field.name for field in schema if has_indexed_text(field.type))
 
 
 def refuse_lost_indexes(environment: TableEnvironment, options: Options, operation: Operation) -> None:

@@ -21,7 +21,7 @@ from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.index_changes import IndexLog
-from tablekeeper.metadata_table.indexes import drop_metadata_indexes, load_metadata_indexes, without_record_index
+from tablekeeper.metadata_table.indexes import drop_metadata_indexes, load_metadata_indexes, without_indexes
 from tablekeeper.metadata_table.initialize import begin_metadata_table, begin_record_index
 from tablekeeper.model import BaseFile, FileSlice, Operation
 from tablekeeper.read.slice_rows import open_base_file
@@ -80,7 +80,7 @@ def drop_record_index(environment: TableEnvironment) -> IndexResult:
             raise InvalidRequestError(
                 f"table {config.name}: {dependent[0]} stands on the record index. Drop it in Java first."
             )
-        indexes = without_record_index(load_metadata_indexes(held.storage, config, operation=Operation.INDEX))
+        indexes = without_indexes(load_metadata_indexes(held.storage, config, operation=Operation.INDEX), RECORD_INDEX)
         held.lease.check()
         named = [name for name in config.metadata_partitions if name != RECORD_INDEX]
         change_properties(held.storage, {METADATA_PARTITIONS_KEY: ",".join(named)})
