@@ -14,6 +14,7 @@ from tablekeeper import Table
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.cli.main import app
 from tablekeeper.cli.service_views import show_log, show_operation
+from tests.support.pretended_service import pretended, says
 from tests.support.served import running_service
 
 NASTY = "red \x1b[31m back \x9b2J"
@@ -96,3 +97,13 @@ def test_json_for_programs_says_the_same_without_control_characters() -> None:
     assert printed.isprintable()
     assert "ä 漢" in printed
     assert json.loads(printed) == given
+
+
+@pytest.mark.parametrize("command", ["tables", "queues", "instances", "alarms", "top", "show 1", "logs 1"])
+@pytest.mark.parametrize("body", [b"<html>welcome</html>", b"[]"])
+def test_an_address_where_something_else_listens_is_told(command: str, body: bytes) -> None:
+    kind = "text/html" if body.startswith(b"<") else "application/json"
+    with pretended(says(body, Content_Type=kind)) as (address, _):
+        done = CliRunner().invoke(app, ["service", *command.split(), "--url", address])
+    assert done.exit_code == 1
+    assert "is this the address of a tablekeeper service?" in done.output

@@ -21,6 +21,8 @@ from tablekeeper.errors import InvalidRequestError, TablekeeperError
 
 __all__ = ["ServiceClient", "ServiceRefusedError", "ServiceUnreachableError", "path_of"]
 
+# The output of attempts and metrics are text, everything else is JSON.
+_TEXTS = ("/log", "/metrics")
 _MOST_BYTES = 64 << 20
 _KNOWN_STATUSES = frozenset(HTTPStatus)
 # This instance, or what stands before it, is not up: another one may be.
@@ -113,10 +115,12 @@ class ServiceClient:
         try:
             status, content, content_type = self._exchange(request)
         except (URLError, OSError, http.client.HTTPException) as error:
-            raise _SilentError(str(getattr(error, "reason", error) or type(error).__name__)) from error
+            said = str(getattr(error, "reason", error) or type(error).__name__)
+            # What is no HTTP is quoted as it came.
+            raise _SilentError(said if said.isprintable() else ascii(said)) from error
         if status >= HTTPStatus.MULTIPLE_CHOICES:
             raise _refused(status, content)
-        return _decoded(content, content_type)
+        return _decoded(content, content_type, is_text=urlsplit(path).path.endswith(_TEXTS))
 
     def _exchange(self, request: Request) -> tuple[int, bytes, str]:
         """Status, body and type of the answer, whatever the status; the body may end too early, or never come."""
@@ -144,15 +148,20 @@ def _checked_address(address: str) -> str:
     return address.strip().rstrip("/")
 
 
-def _decoded(data: bytes, content_type: str) -> Any:
-    if content_type != "application/json":
+def _decoded(data: bytes, content_type: str, *, is_text: bool) -> Any:
+    if is_text and content_type == "text/plain":
         return data.decode("utf-8", "replace")
     try:
-        return json.loads(data)
+        answer = json.loads(data) if content_type == "application/json" else None
     except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
         raise ServiceRefusedError(
-            "the answer is not JSON: is this the address of a tablekeeper service?", code="not_json", status=200
-        ) from None
+            "the answer is not JSON of a service: is this the address of a tablekeeper service?",
+            code="not_json",
+            status=200,
+        )
+    return answer
 
 
 def _refused(status: int, content: bytes) -> ServiceRefusedError | _SilentError:
