@@ -12,9 +12,10 @@ from starlette.testclient import TestClient
 
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.model import Sample
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import ServerSettings
-from tablekeeper.server.store.protocol import NewTable, Page, TableFilter
+from tablekeeper.server.store.protocol import NewAlarm, NewTable, Page, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
 from tablekeeper.server.web import build_web
 
@@ -174,3 +175,23 @@ def test_whoever_may_only_look_is_offered_nothing_to_do(client: TestClient, regi
         assert status == (403 if role == "viewer" else 200)
     assert offered["viewer"] == [[], [], []]
     assert all(offered["operator"])
+
+
+def test_the_plots_of_a_new_service_begin_with_their_first_hour(client: TestClient, jobs: SqlJobStore) -> None:
+    def shown_hours(path: str) -> list[str]:
+        return re.findall(r'aria-current="true">([^<]+)<', client.get(path).text)
+
+    assert shown_hours("/") == ["1 h"]
+    assert shown_hours("/?hours=24") == ["24 h"]
+    jobs.add_sample(Sample(jobs.now_ms() // 60_000 - 90, waiting=0, running=0, behind=0, late=0, longest_behind_s=0))
+    assert shown_hours("/") == ["6 h"]
+
+
+def test_an_open_alarm_on_the_overview_leads_to_what_it_is_about(client: TestClient, jobs: SqlJobStore) -> None:
+    table, _ = jobs.register_table(NewTable("db", "trips", "/lake/trips"))
+    jobs.open_alarm(NewAlarm("table-quarantined:1", "quarantined", "unreadable", (), table.table_id))
+    jobs.open_alarm(NewAlarm("failed:7", "failed", "it failed", (), table.table_id, 7))
+    text = client.get("/").text
+    alarms = text[text.index("Open alarms") : text.index("Backlog")]
+    assert 'href="/tables/db/trips"' in alarms
+    assert 'href="/operations/7"' in alarms
