@@ -63,7 +63,7 @@ StorageOption = Annotated[
 TableOption = Annotated[
     list[str] | None, _pairs("--option", "An option of the table, such as the lock provider that its writers use.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")]
 
 
 def examples(*lines: str) -> str:

@@ -42,7 +42,7 @@ class Mode(enum.StrEnum):
 
 app = typer.Typer(
     name="tablekeeper",
-    help="Look into Apache Hudi tables, keep them healthy, and put them right.",
+    help="Inspect, maintain and repair Apache Hudi tables.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -128,8 +128,8 @@ def show(
 def timeline(
     call: TableCall,
     *,
-    limit: Annotated[int, typer.Option(min=0, help="Show the newest so many only; 0 shows all.")] = 0,
-    pending: Annotated[bool, typer.Option("--pending", help="Only what has not completed.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Show only the newest N; 0 shows all.")] = 0,
+    pending: Annotated[bool, typer.Option("--pending", help="Only instants that have not completed.")] = False,
 ) -> None:
     """The instants of the active timeline: what happened to a table, oldest first."""
     facts = call.open().timeline().to_dicts()
@@ -177,7 +177,7 @@ def files(
 def read(
     call: TableCall,
     *,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 reads all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows; 0 reads all.")] = 20,
     where: Annotated[str | None, typer.Option(metavar="CONDITION", help="A SQL condition on the rows.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns, in this order.")] = None,
     as_of: AsOf = None,
@@ -187,7 +187,7 @@ def read(
     until: Annotated[
         str | None, typer.Option(metavar="MOMENT", help="Only rows changed by commits that completed up to it.")
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="read_optimized leaves out what is still in logs.")] = Mode.SNAPSHOT,
+    mode: Annotated[Mode, typer.Option(help="read_optimized leaves out rows that are still in logs.")] = Mode.SNAPSHOT,
     meta_columns: Annotated[bool, typer.Option("--meta-columns", help="Show Hudi's own columns too.")] = False,
 ) -> None:
     """Rows of a table, in no particular order."""

@@ -42,9 +42,9 @@ def savepoint(
     *,
     comment: Annotated[str, typer.Option(help="Why it is made.")] = "",
     show: Annotated[bool, typer.Option("--list", help="List the savepoints instead.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Give up the savepoint of INSTANT instead.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the savepoint of INSTANT instead.")] = False,
 ) -> None:
-    """Protect a commit and its files, so that `restore` can come back to it."""
+    """Protect a commit and its files, so that `restore` can return to it."""
     if show and delete:
         raise typer.BadParameter("--list and --delete do not go together")
     table = call.open()
@@ -69,5 +69,5 @@ def restore(
     *,
     dry_run: DryRun = False,
 ) -> None:
-    """Bring a table back to a savepoint: every later commit is gone for good. Stop all writers first."""
+    """Return a table to a savepoint: every later commit is rolled back permanently. Stop all writers first."""
     call.show(call.open().restore(instant, dry_run=dry_run))

@@ -42,7 +42,7 @@ def serve(
     *,
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="A place whose tables may be looked after. Can be repeated."),
+        typer.Option(metavar="PATH", help="A folder whose tables the service may maintain. Can be repeated."),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen at. Others than the own machine's need tokens.")] = (
         "127.0.0.1"
@@ -76,7 +76,7 @@ def serve(
     ] = "",
     alarm_file: Annotated[
         Path | None,
-        typer.Option(help="Channels of alarms in TOML, for those whose targets nobody on the machine is to read."),
+        typer.Option(help="Alarm channels in TOML, for targets that nobody else on the machine should read."),
     ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object a line.")] = (
         LogFormat.TEXT

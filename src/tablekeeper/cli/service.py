@@ -39,7 +39,7 @@ from tablekeeper.table.discovery import MOST_FOLDERS, find_tables
 __all__ = ["Url", "client_of", "management_commands"]
 
 management_commands = typer.Typer(
-    name="service", help="Look at and operate a running Table Management Service.", no_args_is_help=True
+    name="service", help="Inspect and operate a running Table Management Service.", no_args_is_help=True
 )
 
 _PAGE = 500
@@ -50,7 +50,7 @@ Url = Annotated[
 ]
 TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="A registered table.", show_default=False)]
 OperationId = Annotated[int, typer.Argument(metavar="ID", help="An operation.", min=1, show_default=False)]
-Most = Annotated[int, typer.Option(min=1, help="At most so many.")]
+Most = Annotated[int, typer.Option(min=1, help="Maximum number.")]
 
 
 @management_commands.command(
@@ -85,9 +85,9 @@ def add(
     *,
     recursive: Annotated[bool, typer.Option("--recursive", help="Every table below the path.")] = False,
     db: Annotated[str, typer.Option(help="Name of the database.")] = "default",
-    name: Annotated[str, typer.Option(help="Name of the table; the last part of its path if left out.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the table; by default the last part of its path.")] = "",
     owner: Annotated[str, typer.Option(help="Who the table belongs to.")] = "",
-    queue: Annotated[str, typer.Option(help="The queue its work goes into.")] = "",
+    queue: Annotated[str, typer.Option(help="The queue for its work.")] = "",
     priority: Annotated[str, typer.Option(help="0 to 9, or low, normal, high.")] = "",
     most_folders: Annotated[
         int, typer.Option(min=1, help="With --recursive: give up where there are more folders than this.")
@@ -343,7 +343,7 @@ def queues(*, url: Url = "http://localhost:9091", as_json: AsJson = False, debug
 @reported
 def alarms(
     *,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Those that are over too.")] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Include resolved alarms.")] = False,
     url: Url = "http://localhost:9091",
     as_json: AsJson = False,
     debug: Debug = False,

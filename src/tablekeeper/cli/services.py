@@ -60,9 +60,9 @@ Curve = Annotated[
 TargetSize = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Size of the new files, such as 256MB.", show_default=False)
 ]
-KeepCommits = Annotated[int | None, typer.Option(min=1, help="Keep what the last so many commits need.")]
-KeepHours = Annotated[int | None, typer.Option(min=1, help="Keep what the commits of the last so many hours need.")]
-KeepVersions = Annotated[int | None, typer.Option(min=1, help="Keep so many versions of each file group.")]
+KeepCommits = Annotated[int | None, typer.Option(min=1, help="Keep files that the last N commits need.")]
+KeepHours = Annotated[int | None, typer.Option(min=1, help="Keep files that commits of the last N hours need.")]
+KeepVersions = Annotated[int | None, typer.Option(min=1, help="Number of versions of each file group to keep.")]
 
 
 @table_command(
@@ -144,7 +144,7 @@ def clean(
     keep_file_versions: KeepVersions = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete files that no reader of the kept window needs, and put right what died."""
+    """Delete files that no reader within the retention window needs, and clean up dead writes and plans."""
     keep: dict[str, Any] = {
         "keep_commits": keep_commits,
         "keep_hours": keep_hours,
@@ -162,7 +162,7 @@ def archive(
     *,
     dry_run: DryRun = False,
 ) -> None:
-    """Move old instants out of the active timeline, which stays short and quick to load."""
+    """Move old instants out of the active timeline, so that it stays short and fast to load."""
     table = call.open()
     call.show(table.explain_archive() if dry_run else table.archive())
 
@@ -188,7 +188,7 @@ def cancel(
 def plans(
     call: TableCall,
 ) -> None:
-    """Plans that wait on the timeline: how old, how large, and who holds them."""
+    """Pending plans: how old, how large, and who holds them."""
     call.show_listing(call.open().plans())
 
 
@@ -207,7 +207,7 @@ def explain(
     strategy: Curve = None,
     target_file_size: TargetSize = None,
 ) -> None:
-    """What a service would do now and why, and what it would leave out and why. Changes nothing."""
+    """Explain what a service would do now, what it would leave out, and why. Changes nothing."""
     table = call.open()
     match service:
         case Explained.COMPACTION:

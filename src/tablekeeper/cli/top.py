@@ -31,8 +31,8 @@ _MOST_KEPT = 30
 @reported
 def top(
     *,
-    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show once and exit.")] = False,
     url: Url = "http://localhost:9091",
     as_json: AsJson = False,
     debug: Debug = False,

@@ -25,7 +25,7 @@ __all__ = ["ArchiveSettings"]
 _BEYOND_SAVEPOINT = Setting(
     "hoodie.archive.beyond.savepoint",
     False,
-    "Only false: archiving stops at the first savepoint, because readers lose what is archived behind one.",
+    "Only false: archiving stops at the first savepoint, because readers lose what is archived after one.",
 )
 _COUNTING_TRIGGERS = (CompactionTrigger.NUM_COMMITS, CompactionTrigger.NUM_AND_TIME)
 
@@ -46,7 +46,7 @@ class ArchiveSettings(Settings):
         30,
         "Completed commits on the active timeline from which on the oldest are archived.",
     )
-    automatic: bool = setting(AUTOMATIC_ARCHIVE, True, "Archive after a commit, where inline services are asked for.")
+    automatic: bool = setting(AUTOMATIC_ARCHIVE, True, "Archive after a commit, if inline services are enabled.")
     stop_at_clean: bool = setting(
         "hoodie.archive.block.on.latest.clean.ectr", False, "Keep every commit whose files the last clean retained."
     )

@@ -19,7 +19,7 @@ __all__ = ["CleanPolicy", "CleanSettings"]
 
 _NUM_COMMITS = "NUM_COMMITS"
 _STRATEGY = Setting(
-    "hoodie.clean.trigger.strategy", _NUM_COMMITS, "When a clean is due; NUM_COMMITS is the one there is."
+    "hoodie.clean.trigger.strategy", _NUM_COMMITS, "When a clean is due; only NUM_COMMITS is supported."
 )
 
 
@@ -78,7 +78,7 @@ class CleanSettings(Settings):
     is_async: bool = setting(
         "hoodie.clean.async.enabled",
         False,
-        "Such cleans run beside the writes instead of after them.",
+        "Such cleans run in the background instead of after the writes.",
         older="hoodie.clean.async",
     )
     trigger_commits: int = setting(
@@ -91,7 +91,7 @@ class CleanSettings(Settings):
     parallelism: int = setting(
         "hoodie.clean.parallelism",
         200,
-        "Most deletions and listings of a clean that run at once.",
+        "How many deletions and listings of a clean run at the same time.",
         least=1,
         older="hoodie.cleaner.parallelism",
     )

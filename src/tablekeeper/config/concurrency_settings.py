@@ -75,7 +75,7 @@ class ZookeeperSettings(Settings):
     port: int | None = setting(
         _ZK_PORT,
         None,
-        "As in Java not looked at: the port belongs into the URL, and 2181 is taken if it has none.",
+        "Ignored, as in Java: the port belongs in the URL; the default is 2181.",
         takes=int,
     )
     base_path: str | None = setting(
@@ -169,12 +169,12 @@ class LockSettings(Settings):
         Setting(
             _LOCK + "max_wait_time_ms_between_retry",
             16_000,
-            "Accepted for Java's sake; pauses are bounded by the key without `max_`.",
+            "Accepted for compatibility with Java; the key without `max_` limits the pauses.",
         ),
         Setting(
             _LOCK + "num_retries",
             15,
-            "Accepted for Java's sake; waiting for a lock is bounded by time alone.",
+            "Accepted for compatibility with Java; only time limits the wait for a lock.",
         ),
     )
 
@@ -364,19 +364,19 @@ class EarlyDetection(Settings):
     checks_commits: bool = setting(
         _CONCURRENCY + "early.conflict.check.commit.conflict",
         False,
-        "Early detection also looks at what was committed since this write began.",
+        "Early detection also checks commits since this write began.",
     )
 
     besides: ClassVar[tuple[Setting, ...]] = (
         Setting(
             _CONCURRENCY + "async.conflict.detector.initial_delay_ms",
             0,
-            "Accepted for Java's sake; markers are looked at before the tasks of a write start.",
+            "Accepted for compatibility with Java; markers are checked before the tasks of a write start.",
         ),
         Setting(
             _CONCURRENCY + "async.conflict.detector.period_ms",
             30_000,
-            "Accepted for Java's sake; see the key above.",
+            "Accepted for compatibility with Java; see the key above.",
         ),
     )
 

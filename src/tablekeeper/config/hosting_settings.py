@@ -43,7 +43,7 @@ _FIELDS = {
     "username": Setting(
         _DEPLOY + "username", None, "The owner of the work, for the limits of the Table Management Service."
     ),
-    "queue": Setting(_DEPLOY + "queue", None, "The queue that the work goes into at the Table Management Service."),
+    "queue": Setting(_DEPLOY + "queue", None, "The queue of the Table Management Service for the work."),
     "resource": Setting(_DEPLOY + "resources", None, "Memory of driver and executors, as spark:4g,4g or 4g:4g."),
     "parallelism": Setting(
         _DEPLOY + "parallelism",
@@ -55,7 +55,7 @@ _FIELDS = {
     "execution_engine": Setting(
         _PREFIX + "execution.engine",
         None,
-        "The engine of the Table Management Service that does the work; its default one if left out.",
+        "The engine of the Table Management Service that does the work; by default the service's own default.",
     ),
 }
 
@@ -94,8 +94,8 @@ class HostingSettings(Settings):
         Setting(
             _ACTIONS,
             None,
-            "What is left to it: compaction, logcompaction, clustering, clean, with commas. Without it, and without "
-            "the switches `hoodie.table.service.….enable`, all but log compaction.",
+            "The services left to it: compaction, logcompaction, clustering, clean, separated by commas. Without "
+            "it, and without the switches `hoodie.table.service.….enable`, all but log compaction.",
         ),
         *(
             Setting(_SWITCH.format(name), None, f"Leave {plural} to the Table Management Service, or not.", takes=bool)

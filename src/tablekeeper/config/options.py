@@ -75,12 +75,12 @@ _SWITCHES = (
     Setting(
         WIDEN_TO_STRING,
         False,
-        "Number columns become strings for good where rows bring strings; key, ordering, partition columns never do.",
+        "Number columns become strings permanently if rows have strings; key, ordering and partition columns never do.",
     ),
     Setting(
         SERVICES_ENABLED,
         True,
-        "Services after writes, where options ask for them; false turns all of them off.",
+        "Services after writes, if options enable them; false turns all of them off.",
     ),
 )
 

@@ -121,7 +121,7 @@ class CompactionSettings(Settings):
     run_async: bool = setting(
         "hoodie.datasource.compaction.async.enable",
         True,
-        "Accepted for Java's sake; `Table.services` names what runs beside the writes.",
+        "Accepted for compatibility with Java; `Table.services` runs services in the background.",
     )
     trigger: CompactionTrigger = setting(
         "hoodie.compact.inline.trigger.strategy",
@@ -168,7 +168,7 @@ class LogCompactionSettings(Settings):
     enabled: bool = setting(
         "hoodie.log.compaction.enable",
         False,
-        "Accepted for Java's sake; `Table.services` names what runs beside the writes.",
+        "Accepted for compatibility with Java; `Table.services` runs services in the background.",
     )
     inline: bool = setting(
         "hoodie.log.compaction.inline", False, "Compact logs after a write, when a log compaction is due."
@@ -272,7 +272,7 @@ class ClusteringSettings(Settings):
     run_async: bool = setting(
         "hoodie.clustering.async.enabled",
         False,
-        "Accepted for Java's sake; `Table.services` names what runs beside the writes.",
+        "Accepted for compatibility with Java; `Table.services` runs services in the background.",
     )
     max_inline_commits: int = setting(
         "hoodie.clustering.inline.max.commits",
@@ -289,7 +289,7 @@ class ClusteringSettings(Settings):
         Setting(
             "hoodie.layout.optimize.curve.build.method",
             "DIRECT",
-            "Accepted for Java's sake; curves are always built from the values themselves.",
+            "Accepted for compatibility with Java; curves are always built from the values themselves.",
         ),
     )
 
