@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.bloom import BloomFilterBuilder, bloom_size, build_bloom_filter, might_contain
+from tablekeeper.format.bloom import BloomFilterBuilder, BloomProbe, bloom_size, build_bloom_filter, might_contain
 from tablekeeper.format.data_files import decode_footer, encode_footer
 from tablekeeper.format.hashing import (
     bucket_of_values,
@@ -93,6 +93,21 @@ def test_every_key_put_in_is_found_and_lookups_agree_with_the_bits(keys: list[st
     expected = [key is not None and _bits_of(key, hashes=hashes, bits=bits) <= filled for key in asked]
     assert might_contain(data, pa.array(asked, pa.string())).tolist() == expected
     assert all(found for key, found in zip(keys, expected, strict=False) if key is not None)
+
+
+@given(st.lists(KEY, max_size=30), st.lists(KEY, max_size=20), st.data())
+def test_a_probe_of_several_filters_agrees_with_looking_up_in_each(
+    keys: list[str], others: list[str], data: st.DataObject
+) -> None:
+    asked = pa.array([*keys, *others], pa.string())
+    probe = BloomProbe(asked)
+    first = data.draw(st.integers(0, len(asked)))
+    end = data.draw(st.integers(first, len(asked)))
+    for rate in (0.3, 1e-9):
+        built = build_bloom_filter(pa.array(keys, pa.string()), expected_entries=20, false_positive_rate=rate)
+        expected = [n for n in range(first, end) if might_contain(built, asked)[n]]
+        found = probe.candidates(built, first=first, end=end, bloom_type="SIMPLE", file="")
+        assert found.tolist() == expected
 
 
 @given(st.lists(KEYS, max_size=4))

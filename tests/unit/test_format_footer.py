@@ -21,6 +21,7 @@ def test_a_footer_has_the_entries_that_java_looks_for() -> None:
         "hoodie_max_record_key": "b",
         "org.apache.hudi.bloomfilter": "AP8=",
         "hoodie_bloom_filter_type_code": "SIMPLE",
+        "tablekeeper.bloomfilter.crc32": "6cdbfd72",
     }
 
 
@@ -41,10 +42,11 @@ def test_a_filter_without_a_type_is_a_simple_one() -> None:
         {b"org.apache.hudi.bloomfilter": b"AP8"},
         {b"org.apache.hudi.bloomfilter": b"A P 8="},
         {b"org.apache.hudi.bloomfilter": b"\xff"},
+        {b"org.apache.hudi.bloomfilter": b"AP8=", b"tablekeeper.bloomfilter.crc32": b"6cdbfd73"},
         {b"hoodie_min_record_key": b"\xff"},
         {b"parquet.avro.schema": b"\xff"},
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_a_broken_footer_is_reported_with_the_file_name(metadata: dict[bytes, bytes]) -> None:
     with pytest.raises(CorruptTableError, match=FILE):

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.hashing import as_binary, equal_length_groups
 
-__all__ = ["MAX_HASHES", "BloomFilterBuilder", "bloom_size", "build_bloom_filter", "might_contain"]
+__all__ = ["MAX_HASHES", "BloomFilterBuilder", "BloomProbe", "bloom_size", "build_bloom_filter", "might_contain"]
 
 MAX_HASHES = 16
 
@@ -113,6 +113,46 @@ def might_contain(
     return found
 
 
+class BloomProbe:
+    """Keys, none of them null, that are looked up in many filters: each is hashed once, however many these are.
+
+    The hashes do not depend on the filter; the bits do. They are made round by round, when a filter first asks.
+    """
+
+    def __init__(self, keys: pa.Array) -> None:
+        self._count = len(keys)
+        self._sources: list[tuple[slice | npt.NDArray[np.intp], Iterator[npt.NDArray[np.uint32]]]] = []
+        for places, rows in equal_length_groups(as_binary(keys)):
+            for start in range(0, len(rows), _CHUNK):
+                of_chunk = slice(start, start + _CHUNK) if places is None else places[start : start + _CHUNK]
+                self._sources.append((of_chunk, _hashes(rows[start : start + _CHUNK], count=_MOST_READABLE_HASHES)))
+        self._rounds: list[npt.NDArray[np.uint32]] = []
+
+    def candidates(
+        self, filter_bytes: bytes, *, first: int, end: int, bloom_type: str | None, file: str
+    ) -> npt.NDArray[np.intp]:
+        """Places of those keys, from the one at `first` up to `end`, that may be in the filter, in order."""
+        filters = _decode_filters(filter_bytes, bloom_type=bloom_type, file=file)
+        found = [self._alive(each, np.arange(first, end)) for each in filters]
+        return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+
+    def _alive(self, each: _Filter, places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        for number in range(each.hashes):
+            if not len(places):
+                break
+            positions = self._round(number)[places] % np.uint32(each.bits)
+            places = places[each.has(positions)]
+        return places
+
+    def _round(self, number: int) -> npt.NDArray[np.uint32]:
+        while len(self._rounds) <= number:
+            made = np.empty(self._count, np.uint32)
+            for places, hashes in self._sources:
+                made[places] = next(hashes)
+            self._rounds.append(made)
+        return self._rounds[number]
+
+
 @dataclass(frozen=True, slots=True)
 class _Filter:
     """One plain filter: the bits are packed, lowest first."""
@@ -121,10 +161,15 @@ class _Filter:
     bits: int
     content: npt.NDArray[np.uint8]
 
+    def has(self, positions: npt.NDArray[np.intp] | npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Whether the bits at these positions are set."""
+        is_set: npt.NDArray[np.bool_] = (self.content[positions >> 3] >> (positions & 7)) & 1 != 0
+        return is_set
+
     def might_contain(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
         alive = np.ones(len(rows), dtype=np.bool_)
         for positions in _positions(rows, hashes=self.hashes, bits=self.bits):
-            alive &= (self.content[positions >> 3] >> (positions & 7)) & 1 != 0
+            alive &= self.has(positions)
             if not alive.any():
                 break
         return alive
@@ -165,19 +210,30 @@ def _decode_filter(data: bytes, offset: int, *, hashes: int, bits: int) -> _Filt
 
 
 def _positions(rows: npt.NDArray[np.uint8], *, hashes: int, bits: int) -> Iterator[npt.NDArray[np.intp]]:
-    """For each hash function in turn, the bit of every row. The array is the same one each time, refilled.
+    """For each hash function in turn, the bit of every row. The array is the same one each time, refilled."""
+    divisor = np.uint32(bits)
+    quotient = np.empty(len(rows), dtype=np.uint32)
+    positions = np.empty(len(rows), dtype=np.intp)
+    for hashed in _hashes(rows, count=hashes):
+        # Dividing by a constant is vectorised in numpy, taking the remainder is not.
+        np.floor_divide(hashed, divisor, out=quotient)
+        np.multiply(quotient, divisor, out=quotient)
+        np.subtract(hashed, quotient, out=hashed)
+        np.copyto(positions, hashed)
+        yield positions
 
-    Each function is murmur2 with the hash before as its seed, and the bit is the absolute remainder.
+
+def _hashes(rows: npt.NDArray[np.uint8], *, count: int) -> Iterator[npt.NDArray[np.uint32]]:
+    """What each hash function in turn makes of every row. The array is the same one each time, refilled.
+
+    Each function is murmur2 with the hash before as its seed, of which the absolute value counts.
     """
     length = np.uint32(rows.shape[1])
     words, tail = _words(rows)
-    divisor = np.uint32(bits)
     seed = np.zeros(len(rows), dtype=np.uint32)
     work = np.empty(len(rows), dtype=np.uint32)
-    quotient = np.empty(len(rows), dtype=np.uint32)
-    positions = np.empty(len(rows), dtype=np.intp)
     signed_seed, signed_work = seed.view(np.int32), work.view(np.int32)
-    for _ in range(hashes):
+    for _ in range(count):
         np.bitwise_xor(seed, length, out=seed)
         for word in words:
             np.multiply(seed, _M, out=seed)
@@ -190,14 +246,9 @@ def _positions(rows: npt.NDArray[np.uint8], *, hashes: int, bits: int) -> Iterat
         np.multiply(seed, _M, out=seed)
         np.right_shift(seed, _SHIFT_15, out=work)
         np.bitwise_xor(seed, work, out=seed)
-        # Dividing by a constant is vectorised in numpy, taking the remainder is not. The absolute value of
-        # the lowest integer is itself, which is the right number once it is read without sign.
+        # The absolute value of the lowest integer is itself, which is the right number once it is read without sign.
         np.absolute(signed_seed, out=signed_work)
-        np.floor_divide(work, divisor, out=quotient)
-        np.multiply(quotient, divisor, out=quotient)
-        np.subtract(work, quotient, out=work)
-        np.copyto(positions, work)
-        yield positions
+        yield work
 
 
 def _words(rows: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32] | None]:

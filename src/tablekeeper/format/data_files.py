@@ -1,7 +1,8 @@
 """The files of a partition: names of base and log files, footers of base files, and the file that marks a partition.
 
-The key range and the bloom filter in the footer serve the index of a Java writer; a table whose base
-files lack them is readable, but Java's BLOOM index fails on it.
+The key range and the bloom filter in the footer serve the BLOOM indexes, Java's and ours; a table whose base
+files lack them is readable, but Java's BLOOM index fails on it. Parquet has no checksum for its footer, and a bit that
+is lost in a filter would hide a key: filters that are written here have one beside them, which Java leaves alone.
 
 A log file is named `.<fileId>_<instant>.log.<version>_<writeToken>[.cdc]`. The instant is the delta commit's requested
 time from table version 8 on, and the base file's before that. A name that does not follow the pattern is not a log
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +49,7 @@ _BLOOM = "org.apache.hudi.bloomfilter"
 _OLD_BLOOM = "com.uber.hoodie.bloomfilter"
 _BLOOM_TYPE = "hoodie_bloom_filter_type_code"
 _DEFAULT_BLOOM_TYPE = "SIMPLE"
+_BLOOM_CHECKSUM = "tablekeeper.bloomfilter.crc32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +98,23 @@ def encode_footer(
     if bloom is not None:
         footer[_BLOOM] = base64.b64encode(bloom).decode()
         footer[_BLOOM_TYPE] = bloom_type
+        footer[_BLOOM_CHECKSUM] = _checksum(bloom)
     return footer
 
 
 def decode_footer(metadata: Mapping[bytes, bytes], *, file: str) -> BaseFooter:
-    """What the key/value metadata of a Parquet file says."""
-    bloom = _text(metadata, _BLOOM, file=file) or _text(metadata, _OLD_BLOOM, file=file)
+    """What the key/value metadata of a Parquet file says. `CorruptTableError` if a filter does not fit its checksum."""
+    encoded = _text(metadata, _BLOOM, file=file) or _text(metadata, _OLD_BLOOM, file=file)
+    bloom = _base64(encoded, file=file) if encoded else None
     bloom_type = _text(metadata, _BLOOM_TYPE, file=file)
+    checksum = _text(metadata, _BLOOM_CHECKSUM, file=file)
+    if bloom is not None and checksum is not None and checksum != _checksum(bloom):
+        raise CorruptTableError(file=file, reason="the bloom filter in the footer does not fit its checksum")
     return BaseFooter(
         avro_schema_json=_text(metadata, _SCHEMA, file=file),
         min_key=_text(metadata, _MIN_KEY, file=file),
         max_key=_text(metadata, _MAX_KEY, file=file),
-        bloom=_base64(bloom, file=file) if bloom else None,
+        bloom=bloom,
         # Files from before there were several kinds do not name theirs.
         bloom_type=(bloom_type or _DEFAULT_BLOOM_TYPE) if bloom else None,
     )
@@ -127,6 +135,10 @@ def _base64(text: str, *, file: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise CorruptTableError(file=file, reason="the bloom filter in the footer is not Base64") from error
+
+
+def _checksum(bloom: bytes) -> str:
+    return f"{zlib.crc32(bloom):08x}"
 
 
 _PATTERN = re.compile(
