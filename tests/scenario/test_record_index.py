@@ -87,7 +87,7 @@ def test_a_key_is_found_in_whatever_partition_it_is(make: Callable[..., World]) 
     assert world.rows() == [("a", 2.0), ("b", 1.0), ("c", 2.0), ("n", 2.0)]
     refuse_wrong_record_index(world.table)
     world.clock.advance(10)
-    world.table.delete(trips(("b", "nowhere")))
+    world.table.delete(trips(("b",)).select(["id"]))
     assert [key for key, _ in world.rows()] == ["a", "c", "n"]
     refuse_wrong_record_index(world.table)
 
@@ -127,6 +127,18 @@ def test_looking_keys_up_in_the_files_keeps_the_index_in_step_too(make: Callable
     refuse_wrong_record_index(world.table)
 
 
+@pytest.mark.parametrize("table_type", ["cow", "mor"])
+def test_rows_that_move_by_another_global_index_move_in_this_one(make: Callable[..., World], table_type: str) -> None:
+    world = indexed(make, table_type)
+    world.clock.advance(10)
+    options = {"hoodie.index.type": "GLOBAL_SIMPLE"}
+    table = tk.Table.open(world.storage.spec.uri, engine="local", options=options, runtime=world.new_runtime())
+    table.upsert(trips(("a", "ny", 3, 3.0), ("b", "sf", 3, 3.0), ("c", "ny", 0, 0.0), ("n", "la", 3, 3.0)))
+    assert world.rows() == [("a", 3.0), ("b", 3.0), ("c", 1.0), ("n", 3.0)]
+    refuse_wrong_record_index(world.table)
+    assert stored_groups(world.table)["a"].partition == "ny"
+
+
 def test_a_write_that_began_before_the_index_tells_it_of_its_keys(make: Callable[..., World]) -> None:
     world = make(table_type="mor", metadata=True)
     world.upsert(FIRST)
@@ -155,6 +167,27 @@ def test_a_write_whose_index_is_dropped_meanwhile_looks_into_the_files(
     world.upsert(trips(("a", "sf", 2, 2.0), ("n", "ny", 2, 2.0)))
     assert world.rows() == [("a", 2.0), ("b", 1.0), ("c", 1.0), ("n", 2.0)]
     assert "record_index" not in world.table.config.metadata_partitions
+
+
+def test_keys_of_other_partitions_are_found_although_the_index_is_dropped_meanwhile(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = indexed(make)
+    world.upsert(trips(("a", "sf", 2, 2.0), ("d", "ny", 1, 1.0)))
+    look_up = record_look_up.look_up_records
+
+    def dropped(*args: Any, **kwargs: Any) -> Any:
+        world.table.drop_index("record")
+        return look_up(*args, **kwargs)
+
+    monkeypatch.setattr(operation, "look_up_records", dropped)
+    world.upsert(trips(("a", "la", 3, 3.0), ("b", "ny", 0, 0.0), ("n", "ny", 3, 3.0)))
+    assert world.rows() == [("a", 3.0), ("b", 1.0), ("c", 1.0), ("d", 1.0), ("n", 3.0)]
+    world.clock.advance(10)
+    world.table.create_index("record", options=SMALL)
+    world.clock.advance(10)
+    world.table.delete(trips(("c",)).select(["id"]))
+    assert world.rows() == [("a", 3.0), ("b", 1.0), ("d", 1.0), ("n", 3.0)]
 
 
 @pytest.mark.parametrize("compacts", [False, True])

@@ -208,7 +208,7 @@ _INDEXES = """
     hoodie.bloom.index.bucketized.checking hoodie.bloom.index.fileid.key.sorting.enable
     hoodie.bloom.index.filter.dynamic.max.entries hoodie.bloom.index.filter.type
     hoodie.bloom.index.input.storage.level hoodie.bloom.index.keys.per.bucket hoodie.bloom.index.prune.by.ranges
-    hoodie.bloom.index.update.partition.path hoodie.bloom.index.use.caching hoodie.bloom.index.use.metadata
+    hoodie.bloom.index.use.caching hoodie.bloom.index.use.metadata
     hoodie.bloom.index.use.treebased.filter hoodie.bucket.index.max.num.buckets
     hoodie.bucket.index.merge.threshold hoodie.bucket.index.min.num.buckets
     hoodie.bucket.index.partition.rule.type hoodie.bucket.index.query.pruning
@@ -218,7 +218,7 @@ _INDEXES = """
     hoodie.file.index.enable hoodie.index.bloom.num_entries hoodie.index.name
     hoodie.record.index.input.storage.level
     hoodie.record.index.use.caching hoodie.simple.index.input.storage.level
-    hoodie.simple.index.update.partition.path hoodie.simple.index.use.caching
+    hoodie.simple.index.use.caching
 """
 _METADATA_TABLE = """
     hoodie.metadata.auto.delete.partitions hoodie.metadata.auto.initialize

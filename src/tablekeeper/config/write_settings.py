@@ -24,11 +24,27 @@ _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4_raw": "lz4",
 
 
 class IndexKind(enum.Enum):
-    """How the file group of a key is found: in the files, by hashing it to a bucket, or by the table's record index."""
+    """How the file group of a key is found: in the files, by hashing it to a bucket, or by the table's record index.
+
+    The global ones look into all partitions of the table: with them a key is in one place of it.
+    """
 
     SIMPLE = "SIMPLE"
+    GLOBAL_SIMPLE = "GLOBAL_SIMPLE"
+    BLOOM = "BLOOM"
+    GLOBAL_BLOOM = "GLOBAL_BLOOM"
     BUCKET = "BUCKET"
     RECORD_INDEX = "RECORD_INDEX"
+
+    @property
+    def is_global(self) -> bool:
+        """Whether a key is looked for in the whole table."""
+        return self in (IndexKind.GLOBAL_SIMPLE, IndexKind.GLOBAL_BLOOM, IndexKind.RECORD_INDEX)
+
+    @property
+    def filters_files(self) -> bool:
+        """Whether bloom filters tell which base files need not be read."""
+        return self in (IndexKind.BLOOM, IndexKind.GLOBAL_BLOOM)
 
 
 class SortMode(enum.Enum):
@@ -66,16 +82,12 @@ class LogBlockFormat(enum.Enum):
 
 def _index(text: str) -> IndexKind:
     name = text.upper()
-    if name in ("SIMPLE", "BLOOM"):
-        return IndexKind.SIMPLE
-    if name == "BUCKET":
-        return IndexKind.BUCKET
-    if name in ("RECORD_INDEX", "GLOBAL_RECORD_LEVEL_INDEX"):
+    if name == "GLOBAL_RECORD_LEVEL_INDEX":
         return IndexKind.RECORD_INDEX
-    raise UnsupportedFeatureError(
-        f"index {name} is not supported: use hoodie.index.type=SIMPLE (keys unique in a partition), BUCKET or "
-        "RECORD_INDEX"
-    )
+    if name in IndexKind.__members__:
+        return IndexKind[name]
+    known = ", ".join(IndexKind.__members__)
+    raise UnsupportedFeatureError(f"index {name} is not supported: use one of {known} as {INDEX_TYPE}")
 
 
 def _codec(text: str) -> str:
@@ -92,9 +104,22 @@ class WriteSettings(Settings):
     index: IndexKind = setting(
         INDEX_TYPE,
         IndexKind.SIMPLE,
-        "How keys find their file group: SIMPLE (or BLOOM, looked up alike), BUCKET, or RECORD_INDEX (or "
+        "How keys find their file group: SIMPLE and BLOOM in the files of their partition, GLOBAL_SIMPLE and "
+        "GLOBAL_BLOOM in those of all partitions, BUCKET by their hash, or RECORD_INDEX (or "
         "GLOBAL_RECORD_LEVEL_INDEX), which is the default where the table has a record index.",
         parse=_index,
+    )
+    simple_moves_rows: bool = setting(
+        "hoodie.simple.index.update.partition.path",
+        True,
+        "With GLOBAL_SIMPLE, a row that names another partition than the one that has its key moves there; false "
+        "updates it where it is.",
+    )
+    bloom_moves_rows: bool = setting(
+        "hoodie.bloom.index.update.partition.path",
+        True,
+        "With GLOBAL_BLOOM, a row that names another partition than the one that has its key moves there; false "
+        "updates it where it is.",
     )
     buckets: int = setting(BUCKET_COUNT, 4, "Buckets in each partition, with the bucket index.", least=1)
     bucket_fields: tuple[str, ...] = ()
@@ -134,7 +159,7 @@ class WriteSettings(Settings):
         "hoodie.combine.before.delete", True, "Drop duplicate keys from the input of a delete."
     )
     writes_bloom: bool = setting(
-        "hoodie.bloom.index.write", True, "Write the bloom filter that Java's BLOOM index needs."
+        "hoodie.bloom.index.write", True, "Write bloom filters, which the BLOOM indexes need, ours and Java's."
     )
     bloom_false_positive_rate: float = setting(
         _FALSE_POSITIVES, 0.000001, "False positive rate of the bloom filter in base files."
@@ -163,6 +188,16 @@ class WriteSettings(Settings):
     )
 
     besides: ClassVar[tuple[Setting, ...]] = (_BUCKET_FIELDS, _BUCKET_ENGINE)
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether a row goes to the partition that it names if its key is found in another one, in the files.
+
+        A table that has no record index (any more) is searched as by GLOBAL_SIMPLE, as Java does it.
+        """
+        if self.index is IndexKind.GLOBAL_BLOOM:
+            return self.bloom_moves_rows
+        return self.index.is_global and self.simple_moves_rows
 
     def _check(self) -> None:
         if not 0 < self.bloom_false_positive_rate < 1:

@@ -36,7 +36,7 @@ class WriteContext:
     timeline only once its rows are known to be valid. `stats_columns` are the columns whose ranges the metadata table
     needs for each file. `blocks` says which blocks of log files count. `guard` belongs to the attempt, and exists once
     the write has begun. Up to `carried_bytes` of staged rows per part are kept in memory instead of being written to
-    the store.
+    the store. If it `looks_everywhere`, keys are looked for in all partitions, by the record index or in the files.
     """
 
     store: StorageHandle
@@ -54,6 +54,7 @@ class WriteContext:
     blocks: BlockVisibility = EVERY_BLOCK
     guard: AttemptGuard | None = None
     carried_bytes: int = 0
+    looks_everywhere: bool = False
 
     @property
     def file_schema(self) -> pa.Schema:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tablekeeper.read.slice_rows import open_base_file, read_row_group
+from tablekeeper.record.columns import combined
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
 from tablekeeper.write.base_files import BaseFileWriter, holds_nan, is_known_free_of_nan
@@ -20,7 +22,14 @@ from tablekeeper.write.log_files import log_name, write_log_file
 from tablekeeper.write.plan import Bin, GroupWork, WorkKind
 from tablekeeper.write.results import WrittenFile
 from tablekeeper.write.routing import load_rows_by_work
-from tablekeeper.write.staging import ordered_by_key, stamp_log_rows, stamp_rows, without_deleted
+from tablekeeper.write.staging import (
+    ARRIVAL_COLUMN,
+    LEAVES_COLUMN,
+    ordered_by_key,
+    stamp_log_rows,
+    stamp_rows,
+    without_deleted,
+)
 
 __all__ = ["BinTask", "write_bin"]
 
@@ -48,12 +57,13 @@ class BinTask:
 
 @dataclass(frozen=True, slots=True)
 class _GroupTask:
-    """Write one file group."""
+    """Write one file group, from which these keys are `leaving`."""
 
     context: WriteContext
     work: GroupWork
     number: int
     how: BinTask
+    leaving: pa.Array
 
 
 def write_bin(task: BinTask) -> list[WrittenFile]:
@@ -63,8 +73,20 @@ def write_bin(task: BinTask) -> list[WrittenFile]:
     for place, (number, work) in enumerate(task.bin.work):
         mine = rows.pop(number, None)
         if mine is not None:
-            files.append(_write_group(_GroupTask(task.context, work, task.number + place, task), mine))
+            mine, leaving = _leaving_apart(mine)
+            files.append(_write_group(_GroupTask(task.context, work, task.number + place, task, leaving), mine))
     return [file for file in files if file is not None]
+
+
+def _leaving_apart(rows: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """The rows that are written, and the keys of the others, which leave the file group."""
+    if LEAVES_COLUMN not in rows.column_names:
+        return rows, pa.array([], pa.string())
+    leaves = combined(rows.column(LEAVES_COLUMN))
+    rows = rows.drop_columns([ARRIVAL_COLUMN, LEAVES_COLUMN])
+    if leaves.true_count == 0:
+        return rows, pa.array([], pa.string())
+    return rows.filter(pc.invert(leaves)), combined(rows.column(KEY_COLUMN).filter(leaves)).unique()
 
 
 def _write_group(task: _GroupTask, rows: pa.Table) -> WrittenFile | None:
@@ -144,10 +166,10 @@ def _append(task: _GroupTask, rows: pa.Table) -> WrittenFile | None:
         keys = keys.unique() if task.how.combines else keys
         return write_log_file(context, group, file_slice=file_slice, name=name, rows=None, deletes=keys)
     latest = collapse([rows], context.rule, schema=rows.schema).rows_with_deletes() if task.how.combines else rows
-    if latest.num_rows == 0:
+    if latest.num_rows == 0 and len(task.leaving) == 0:
         return None
     stamped = stamp_log_rows(context, latest, group=group, task=task.number)
-    return write_log_file(context, group, file_slice=file_slice, name=name, rows=stamped, deletes=None)
+    return write_log_file(context, group, file_slice=file_slice, name=name, rows=stamped, deletes=task.leaving)
 
 
 def _fresh_rows(task: _GroupTask, rows: pa.Table) -> pa.Table:
@@ -164,4 +186,4 @@ def _stamped_winners(task: _GroupTask, rows: pa.Table) -> Winners:
     if task.how.deletes_keys:
         return _winners(task, rows)
     stamped = stamp_rows(task.context, rows, task=task.number, first_row=0)
-    return collapse([stamped], task.context.rule, schema=stamped.schema)
+    return collapse([stamped, Deletes(task.leaving)], task.context.rule, schema=stamped.schema)

@@ -33,6 +33,8 @@ from tablekeeper.txn.rollback import failed_writes, rollback_instant, withdraw_i
 from tablekeeper.write.bulk import write_live_files, write_new_files
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.finish import file_ids_by_partition, finish_write
+from tablekeeper.write.global_look_up import look_up_everywhere
+from tablekeeper.write.homes import LocatedRows
 from tablekeeper.write.kernels import BinTask, write_bin
 from tablekeeper.write.layout_checks import PARTITIONS_TO_CHECK, ensure_partitions, refuse_wrong_index
 from tablekeeper.write.phantoms import PhantomFileGroups, PhantomKeys, base_ends
@@ -48,7 +50,7 @@ from tablekeeper.write.plan import (
     plan_partition,
 )
 from tablekeeper.write.prepare import WriteRequest
-from tablekeeper.write.record_look_up import IndexedRows, look_up_records
+from tablekeeper.write.record_look_up import look_up_records
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import refuse_changed_schema
 from tablekeeper.write.staging import StagedBatch, refuse_too_many_partitions, stage_keys, stage_rows
@@ -141,19 +143,15 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         context = request.context.for_attempt(write.attempt)
         # Rows that replace a partition go into new groups: the existing ones do not matter.
         slices: Sequence[FileSlice] | None = None
-        indexed = None
-        if request.uses_record_index:
-            load = partial(_load_snapshot, request, write)
-            indexed = look_up_records(
-                request.environment, request.engine, context, write.at_start, by_partition, load=load
-            )
-        if indexed is not None:
-            slices = indexed.slices
+        indexed = _look_up_records(request, write, context, by_partition)
+        found = indexed or _look_up_everywhere(request, write, context, staged)
+        if found is not None:
+            slices = found.slices
         elif not request.replaces:
             slices = _load_snapshot(request, write, list(by_partition)).latest
         if slices is not None:
             refuse_wrong_index(context, slices)
-        planned = _plan(request, write, by_partition, slices, indexed)
+        planned = _plan(request, write, by_partition, slices, found)
         partitions = sorted(by_partition)
         replaced = _replaced_slices(request, write, partitions)
         touched = [each.group for rows in planned for each in rows.work] + [each.group for each in replaced or ()]
@@ -167,12 +165,38 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         if request.tags_keys and slices is not None:
             beside_others = request.is_mor and write.at_start.pending_ingestion
             ends = base_ends(write.at_start, slices) if beside_others else {}
-            is_global = indexed is not None
+            is_global = found is not None
             phantoms = PhantomKeys(request.engine, context, by_partition, ends, is_global=is_global)
         indexes = indexed is not None
         return _finish(
             request, write, context, files, replaced, phantoms=phantoms, uses_record_index=indexes, ensured=filled
         )
+
+
+def _look_up_records(
+    request: WriteRequest, write: OpenWrite, context: WriteContext, by_partition: Mapping[str, Sequence[StagedBatch]]
+) -> LocatedRows | None:
+    if not request.uses_record_index:
+        return None
+    load = partial(_load_snapshot, request, write)
+    return look_up_records(request.environment, request.engine, context, write.at_start, by_partition, load=load)
+
+
+def _look_up_everywhere(
+    request: WriteRequest, write: OpenWrite, context: WriteContext, staged: Sequence[StagedBatch]
+) -> LocatedRows | None:
+    """The same in the files, where there is no record index, or none any more."""
+    if not context.looks_everywhere:
+        return None
+    snapshot = _load_snapshot(request, write, None)
+    return look_up_everywhere(
+        request.engine,
+        context,
+        snapshot,
+        staged,
+        base_ends=_base_ends(request, write, [each for each in snapshot.latest if each.logs]),
+        deletes=request.operation is Operation.DELETE,
+    )
 
 
 def _by_partition(staged: Sequence[StagedBatch]) -> dict[str, list[StagedBatch]]:
@@ -318,7 +342,8 @@ def _finish(
     )
 
 
-def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence[str]) -> Snapshot:
+def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence[str] | None) -> Snapshot:
+    """The slices of these partitions when the write began; of all if that is None."""
     environment = request.environment
     return load_snapshot(
         environment.storage,
@@ -334,7 +359,7 @@ def _plan(
     write: OpenWrite,
     by_partition: Mapping[str, Sequence[StagedBatch]],
     found: Sequence[FileSlice] | None,
-    indexed: IndexedRows | None = None,
+    located: LocatedRows | None = None,
 ) -> list[PlannedRows]:
     only_updates = request.operation is Operation.DELETE and not _may_share_with_earlier(request, write)
     in_plans = load_planned_groups(request.environment, write.at_start)
@@ -345,8 +370,8 @@ def _plan(
     for file_slice in found if found is not None and fills else ():
         slices[file_slice.group.partition].append(file_slice)
     tagged: Mapping[str, Sequence[Tagged]] = {}
-    if indexed is not None:
-        by_partition, tagged = indexed.staged, indexed.tagged
+    if located is not None:
+        by_partition, tagged = located.staged, located.tagged
     elif request.tags_keys:
         tagged = _look_up(request, write, by_partition, slices)
     planned: list[PlannedRows] = []

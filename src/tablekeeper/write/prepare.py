@@ -30,7 +30,7 @@ from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, load_timeline_beside
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext, avro_schema_json, staging_directory
-from tablekeeper.write.schema import KnownSchema, schema_after
+from tablekeeper.write.schema import KnownSchema, refuse_missing_keys, schema_after
 
 __all__ = [
     "WriteRequest",
@@ -204,7 +204,12 @@ def prepare_write(
         carried_bytes=0 if engine.has_workers else _CARRIED_BYTES,
     )
     known = KnownSchema.of(table_schema, timeline)
-    return WriteRequest(environment, engine, context, operation, dict(extra), policy, known)
+    request = WriteRequest(environment, engine, context, operation, dict(extra), policy, known)
+    is_global = request.uses_record_index or context.settings.index.is_global
+    context = replace(context, looks_everywhere=request.tags_keys and is_global)
+    if operation is Operation.DELETE and incoming is not None:
+        refuse_missing_keys(config, incoming, looks_everywhere=context.looks_everywhere)
+    return replace(request, context=context)
 
 
 def _told_columns(environment: TableEnvironment, schema: pa.Schema) -> frozenset[str]:

@@ -11,6 +11,7 @@ write only has to record the merged schema: the last recorded schema is the tabl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from tablekeeper.txn.commit import OpenWrite
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext, avro_schema_json
 
-__all__ = ["KnownSchema", "refuse_changed_schema", "schema_after", "with_present_schema"]
+__all__ = ["KnownSchema", "refuse_changed_schema", "refuse_missing_keys", "schema_after", "with_present_schema"]
 
 
 def schema_after(
@@ -40,16 +41,10 @@ def schema_after(
 
     Number columns become strings with `widens_to_string` only, and those that the table lives by never.
     """
-    identity = [*config.key_fields, *config.partition_columns]
-    needed = identity if operation is Operation.DELETE else [*identity, *config.ordering_fields]
-    missing = [name for name in dict.fromkeys(needed) if _top(name, incoming) not in incoming.names]
-    if missing:
-        raise InvalidRequestError(
-            f"the rows have no column {', '.join(missing)}, which table {config.name} needs for its keys, partitions "
-            f"or ordering. They have {', '.join(incoming.names)}."
-        )
     if operation is Operation.DELETE:
         return table
+    identity = [*config.key_fields, *config.partition_columns]
+    _refuse_missing(config, [*identity, *config.ordering_fields], incoming)
     lived_by = {_top(name, table) for name in (*identity, *config.ordering_fields)}
     evolution = plan_evolution(table, incoming, widens_to_string=widens_to_string, never_strings=lived_by)
     for change in evolution.widened:
@@ -60,6 +55,21 @@ def schema_after(
                 "cast the data to the table's type."
             )
     return evolution.schema
+
+
+def refuse_missing_keys(config: TableConfig, incoming: pa.Schema, *, looks_everywhere: bool) -> None:
+    """For rows to delete, which need no partition columns if their keys are looked for in all partitions."""
+    partition = () if looks_everywhere else config.partition_columns
+    _refuse_missing(config, [*config.key_fields, *partition], incoming)
+
+
+def _refuse_missing(config: TableConfig, needed: Sequence[str], incoming: pa.Schema) -> None:
+    missing = [name for name in dict.fromkeys(needed) if _top(name, incoming) not in incoming.names]
+    if missing:
+        raise InvalidRequestError(
+            f"the rows have no column {', '.join(missing)}, which table {config.name} needs for its keys, partitions "
+            f"or ordering. They have {', '.join(incoming.names)}."
+        )
 
 
 def _top(path: str, schema: pa.Schema) -> str:

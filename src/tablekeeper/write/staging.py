@@ -10,7 +10,7 @@ the batches it needs. A task that runs twice writes two files; only the one whos
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,6 +33,8 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.grouping import PartitionNumbers, group_rows
 
 __all__ = [
+    "ARRIVAL_COLUMN",
+    "LEAVES_COLUMN",
     "NO_BUCKET",
     "StagedBatch",
     "each_staged",
@@ -53,6 +55,10 @@ __all__ = [
 
 
 _DELETED_COLUMN = "_hoodie_is_deleted"
+ARRIVAL_COLUMN = "\0arrival"
+"""Beside rows whose keys are looked for everywhere: when the row came, among those of its source part."""
+LEAVES_COLUMN = "\0leaves"
+"""The same: whether just the key of the row leaves the file group that the row is for."""
 
 
 def keyed_rows(context: WriteContext, batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
@@ -127,7 +133,20 @@ class StagedBatch:
 
 def stage_rows(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
     """Source kernel: park whole rows, with their record keys."""
-    return stage_keyed_rows(context, part, (keyed_rows(context, batch) for batch in batches if batch.num_rows))
+    keyed = (keyed_rows(context, batch) for batch in batches if batch.num_rows)
+    return stage_keyed_rows(context, part, _as_they_arrive(keyed) if context.looks_everywhere else keyed)
+
+
+def _as_they_arrive(
+    keyed: Iterator[tuple[pa.Table, pa.DictionaryArray]],
+) -> Iterator[tuple[pa.Table, pa.DictionaryArray]]:
+    # Rows of one key can name several partitions, by which they are about to be split.
+    arrived = 0
+    for rows, paths in keyed:
+        arrivals = np.arange(arrived, arrived + rows.num_rows)
+        arrived += rows.num_rows
+        marked = rows.append_column(ARRIVAL_COLUMN, pa.array(arrivals))
+        yield marked.append_column(LEAVES_COLUMN, pa.repeat(False, rows.num_rows)), paths
 
 
 def stage_keyed_rows(
@@ -154,14 +173,15 @@ def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatc
 
 def load_staged(store: StorageHandle, staged: Sequence[StagedBatch], *, keys_only: bool = False) -> pa.Table:
     """The staged rows in the order of `staged`, one chunk a batch."""
-    found = dict(each_staged(store, list(enumerate(staged)), keys_only=keys_only))
+    columns = [KEY_COLUMN] if keys_only else None
+    found = dict(each_staged(store, list(enumerate(staged)), columns=columns))
     return pa.Table.from_batches([found[place] for place in range(len(staged))])
 
 
 def each_staged(
-    store: StorageHandle, staged: Sequence[tuple[int, StagedBatch]], *, keys_only: bool = False
+    store: StorageHandle, staged: Sequence[tuple[int, StagedBatch]], *, columns: Collection[str] | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Staged batches with the number that each was given, one file after the other."""
+    """Staged batches with the number that each was given, one file after the other; of these columns, or of all."""
     by_file: dict[str, list[tuple[int, StagedBatch]]] = defaultdict(list)
     for number, batch in staged:
         by_file[batch.file].append((number, batch))
@@ -169,9 +189,10 @@ def each_staged(
         data = batches[0][1].data
         with store.storage.open_input(file) if data is None else pa.BufferReader(data) as stream:
             reader = pa.ipc.open_file(stream)
-            if keys_only:
+            if columns is not None:
                 # Of the others not a byte is read.
-                wanted = pa.ipc.IpcReadOptions(included_fields=[reader.schema.get_field_index(KEY_COLUMN)])
+                places = [place for place, column in enumerate(reader.schema.names) if column in columns]
+                wanted = pa.ipc.IpcReadOptions(included_fields=places)
                 reader = pa.ipc.open_file(stream, options=wanted)
             for number, batch in batches:
                 yield number, reader.get_batch(batch.number)
@@ -265,7 +286,9 @@ class _Stager:
         """Into how many ranges of key hashes each group is cut: no task has to read much more than its share."""
         if self._context.settings.index is IndexKind.BUCKET:
             return 1
-        rows_a_group = len(groups) / max(1, len(self._partitions))
+        # A task that looks for keys everywhere takes a range of them from all partitions.
+        shared = 1 if self._context.looks_everywhere else len(self._partitions)
+        rows_a_group = len(groups) / max(1, shared)
         return max(1, int(rows_a_group // _ROWS_A_LANE))
 
     def _write(self, group: int, lane: int, lanes: int, rows: pa.Table) -> None:

@@ -3,7 +3,8 @@
 A task looks staged keys up in many slices at once: it knows the distinct staged keys, and passes the stored ones by
 them, many slices in a go. What is compared is thus each stored key once and each staged key once a task, however many
 slices there are. Only the key column of a base file is read, row group by row group, and groups whose
-range of keys cannot meet the staged ones are skipped. Keys of log files are in the base file too, but for two cases: a
+range of keys cannot meet the staged ones are skipped; with a BLOOM index more of them are (`write/file_filters.py`).
+Keys of log files are in the base file too, but for two cases: a
 slice without base file, and logs whose writers looked their keys up before the base file was there (`overtaken_logs`).
 
 Tags come in pages, one for each staged batch: rows of the batch, and the number of the slice for each. A few travel
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tablekeeper.engine.protocol import balanced_shares
 from tablekeeper.errors import CorruptTableError
@@ -30,6 +32,7 @@ from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.context import WriteContext
+from tablekeeper.write.file_filters import FileFilters
 from tablekeeper.write.staging import StagedBatch, load_staged, staging_file
 
 __all__ = [
@@ -174,7 +177,8 @@ def find_keys(task: TagTask) -> Tagged:
     """Kernel: tag the staged rows whose keys the slices hold."""
     store = task.context.store
     batches = [batch for _, batch in task.staged]
-    staged = _StagedKeys(load_staged(store, batches, keys_only=True).column(KEY_COLUMN), [b.rows for b in batches])
+    keys = load_staged(store, batches, keys_only=True).column(KEY_COLUMN)
+    staged = _StagedKeys(keys, [b.rows for b in batches], filters_files=task.context.settings.index.filters_files)
     matches = _Matches(staged)
     base_rows = [0] * len(task.slices)
     for place, each in enumerate(task.slices):
@@ -219,15 +223,16 @@ def overtaken_logs(file_slice: FileSlice, base_completed_at: CompletionTime | No
 
 
 class _StagedKeys:
-    """The distinct staged keys, and which of them each row of each batch has."""
+    """The distinct staged keys, which of them each row of each batch has, and what asks footers for them, if wanted."""
 
-    def __init__(self, keys: pa.ChunkedArray, rows: Sequence[int]) -> None:
+    def __init__(self, keys: pa.ChunkedArray, rows: Sequence[int], *, filters_files: bool) -> None:
         if keys.nbytes > _SHORT_STRINGS_BYTES:
             keys = keys.cast(pa.large_string())
         bounds = pc.min_max(keys)
         self.low, self.high = bounds["min"].as_py(), bounds["max"].as_py()
         encoded = combined(pc.dictionary_encode(keys))
         self.distinct: pa.Array = encoded.dictionary
+        self.filters = FileFilters(encoded.dictionary) if filters_files else None
         self.numbers = np.split(encoded.indices.to_numpy(), np.cumsum(rows)[:-1])
 
 
@@ -305,15 +310,21 @@ def _match_base_file(task: TagTask, base: BaseFile, staged: _StagedKeys, matches
         position = file.schema_arrow.get_field_index(KEY_COLUMN)
         if position < 0:
             raise CorruptTableError(file=base.path, reason=f"it has no {KEY_COLUMN} column")
-        for group in range(file.num_row_groups):
-            statistics = file.metadata.row_group(group).column(position).statistics
-            is_known = statistics is not None and statistics.has_min_max
-            if is_known and (statistics.max < staged.low or statistics.min > staged.high):
-                continue
+        if staged.filters is None:
+            groups = [group for group in range(file.num_row_groups) if _overlaps(file, group, position, staged)]
+        else:
+            groups = staged.filters.row_groups(file, key=position, name=base.path)
+        for group in groups:
             matches.add(place, read_row_group(file, group, columns=[KEY_COLUMN], file=base.path).column(0))
         return int(file.metadata.num_rows)
     finally:
         file.close()
+
+
+def _overlaps(file: pq.ParquetFile, group: int, position: int, staged: _StagedKeys) -> bool:
+    statistics = file.metadata.row_group(group).column(position).statistics
+    is_known = statistics is not None and statistics.has_min_max
+    return not (is_known and (statistics.max < staged.low or statistics.min > staged.high))
 
 
 def _log_keys(task: TagTask, each: SliceKeys) -> Sequence[pa.Array]:
