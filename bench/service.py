@@ -51,7 +51,7 @@ BATCH = 5000
 SUBMIT = "/v1/hoodie/service/compact/submit"
 JOBS = 40
 JOBS_PER_S = 0.5
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -266,7 +266,7 @@ def measure_jobs(served: Served, store: SqlJobStore, bodies: Sequence[dict[str, 
         CLOCK.sleep(max(0.0, begun_s + number / rate - CLOCK.monotonic_s()))
         client.post(SUBMIT, body)
     operations: list[Operation] = []
-    while CLOCK.monotonic_s() - begun_s < PATIENCE_S and not (operations and all(map(_is_over, operations))):
+    while CLOCK.monotonic_s() - begun_s < TIMEOUT_S and not (operations and all(map(_is_over, operations))):
         CLOCK.sleep(0.1)
         found = store.list_operations(OperationFilter(), Page(limit=len(bodies)))
         operations = [each for each in found if each.operation_id > newest]
