@@ -171,6 +171,23 @@ def test_a_removed_plan_is_cancelled_and_can_be_submitted_again(
     assert again.json()["plans"][0]["state"] == "accepted"
 
 
+def test_a_clustering_is_submitted_and_removed_like_a_compaction(
+    client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
+) -> None:
+    register(client, lake)
+    table.compact()
+    plan = table.schedule_clustering()
+    assert plan is not None
+    instant = plan.instant.value
+    answer = client.post("/v1/hoodie/service/cluster/submit", json=submission(instant, owner="ann"))
+    assert [each["state"] for each in answer.json()["plans"]] == ["accepted"], answer.text
+    (operation,) = jobs.list_operations(OperationFilter(), Page())
+    assert (operation.action, operation.instant, operation.owner) == (ServiceAction.CLUSTERING, instant, "ann")
+    assert (operation.parameters.resource, operation.parameters.parallelism) == ("4g:4g", 1000)
+    body = {"db_name": "db", "table_name": "trips", "instant": instant}
+    assert client.post("/v1/hoodie/service/cluster/remove", json=body).json() == {"removed": [instant]}
+
+
 def test_the_java_client_registers_its_table_and_reports_plans(
     client: TestClient, lake: Path, table: Table, jobs: SqlJobStore
 ) -> None:
