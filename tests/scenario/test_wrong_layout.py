@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tablekeeper.errors import InvalidRequestError
+from tablekeeper.errors import CorruptTableError, InvalidRequestError
+from tablekeeper.timeline.properties_file import change_properties
 from tests.support.table_builder import TableBuilder, listing, rows_of, trips
 
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
@@ -32,6 +33,24 @@ def test_a_plain_table_is_not_written_as_a_bucket_table(tables: TableBuilder, ta
     with pytest.raises(InvalidRequestError, match="is no bucket"):
         tables.through(table, options=BUCKETS).upsert(trips(("a", "sf", 2, 2.0)))
     assert listing(tables.storage(table)) == before
+
+
+def test_a_table_with_logs_is_not_taken_for_copy_on_write(tables: TableBuilder) -> None:
+    """The next version of the file would be written without them."""
+    table = tables.create(table_type="mor")
+    table.upsert(trips(("a", "sf", 1, 1.0), ("b", "sf", 1, 1.0)))
+    table.upsert(trips(("a", "sf", 2, 2.0)))
+    storage = tables.storage(table)
+    change_properties(storage, {"hoodie.table.type": "COPY_ON_WRITE"})
+    for call in (table.read, lambda: table.upsert(trips(("b", "sf", 3, 3.0))), table.cluster):
+        with pytest.raises(CorruptTableError, match="is copy on write, and sf/"):
+            call()
+    assert [finding.kind for finding in table.doctor().findings] == ["unreadable-table"]
+    change_properties(storage, {"hoodie.table.type": "MERGE_ON_READ"})
+    table.compact()
+    change_properties(storage, {"hoodie.table.type": "COPY_ON_WRITE"})
+    table.upsert(trips(("b", "sf", 3, 3.0)))
+    assert rows_of(table.read(), "id", "fare") == [("a", 2.0), ("b", 3.0)]
 
 
 @pytest.mark.parametrize("count", ["2", "3", "5", "8"])

@@ -22,6 +22,7 @@ from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, join_path
 from tablekeeper.snapshot.slices import SliceRules, decode_partition_files, plan_slices
 from tablekeeper.storage import Storage
 from tablekeeper.timeline import Timeline, load_timeline
+from tablekeeper.timeline.properties_file import PROPERTIES_FILE
 
 __all__ = [
     "Damage",
@@ -32,6 +33,7 @@ __all__ = [
     "plan_whole_slices",
     "refuse_damage",
     "refuse_lost_timeline",
+    "refuse_wrong_type",
 ]
 
 Files = Mapping[str, Iterable[tuple[str, int]]]
@@ -126,6 +128,20 @@ def refuse_lost_timeline(
             "hoodie.properties names another one than the writers used: bring it back, or correct the name"
         )
         raise CorruptTableError(file=config.timeline_directory, reason=reason)
+
+
+def refuse_wrong_type(config: TableConfig, newest: Iterable[FileSlice]) -> None:
+    """Raise `CorruptTableError` if the table is said to be copy on write, and newest slices have logs.
+
+    The next version of such a file would be written without them.
+    """
+    logs = () if config.is_mor else (log for file_slice in newest for log in file_slice.logs)
+    for log in logs:
+        raise CorruptTableError(
+            file=PROPERTIES_FILE,
+            reason=f"it says that the table is copy on write, and {log.path} is a log of a newest version. If the "
+            "table is merge on read, correct the property; if it is to become copy on write, compact it first",
+        )
 
 
 def find_data_file(partition: str, files: Iterable[tuple[str, int]]) -> str | None:

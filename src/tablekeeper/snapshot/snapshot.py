@@ -22,6 +22,7 @@ from tablekeeper.snapshot.integrity import (
     plan_damage,
     refuse_damage,
     refuse_lost_timeline,
+    refuse_wrong_type,
 )
 from tablekeeper.snapshot.slices import (
     Files,
@@ -149,6 +150,8 @@ def load_snapshot(
     if any(not timeline.is_archived(instant) and timeline.find(instant) is None for instant in older):
         # Files of a write that died and came too late, as a rule, which nobody reads; or the archive is not whole.
         refuse_lost_history(storage, config)
+    if as_of is None:
+        refuse_wrong_type(config, (slices[0] for slices in groups.values()))
     return Snapshot(config, timeline, as_of, groups, tuple(files))
 
 

@@ -17,6 +17,7 @@ from tablekeeper.read.log_changes import BlockVisibility
 from tablekeeper.services.doctor.file_checks import visible_slices
 from tablekeeper.services.doctor.report import Finding, Severity
 from tablekeeper.services.doctor.view import TableView
+from tablekeeper.snapshot.integrity import refuse_wrong_type
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.timeline.properties_file import PROPERTIES_FILE
 
@@ -24,12 +25,13 @@ __all__ = ["check_base_files", "check_log_files", "check_partition_metadata", "c
 
 
 def check_schema(view: TableView) -> Iterator[Finding]:
-    """Whether the table's properties and its newest commit fit together, as every read and write asks first."""
+    """Whether the table's properties, newest commit and files fit together, as every read and write asks first."""
     environment = view.environment
     if not view.timeline.completed_writes:
         return
     try:
         load_table_schema(environment.storage, environment.config, view.timeline)
+        refuse_wrong_type(environment.config, _visible(view))
     except NotFoundError:
         # Archived since the timeline was loaded.
         return
