@@ -1,4 +1,4 @@
-"""Every error that leaves this package, chosen by what the caller should do next.
+"""Every error that this package raises, one class for each reaction of a caller.
 
 One root class, and a subclass only where a caller would act differently. Messages name
 the table or file concerned and end with the next step; the same facts are typed fields.
@@ -54,7 +54,7 @@ class CorruptTableError(TablekeeperError):
 
 
 class StorageError(TablekeeperError):
-    """The store answered with an error that retrying did not cure."""
+    """The store failed, after retries."""
 
     def __init__(self, message: str, *, path: str = "", transient: bool = False) -> None:
         super().__init__(message)
@@ -84,7 +84,7 @@ class FencedError(TablekeeperError):
 
 
 class CommitOutcomeUnknownError(TablekeeperError):
-    """The final write may or may not have landed: reload the timeline before deciding."""
+    """The commit may or may not have succeeded: reload the timeline before deciding."""
 
     def __init__(self, message: str, *, instant: str) -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class CommitOutcomeUnknownError(TablekeeperError):
 
 
 class LockNotAcquiredError(TablekeeperError):
-    """The table lock was not free within the time allowed: try again, or see who holds it."""
+    """The table lock was not free within the time limit: try again, or find out who holds it."""
 
 
 class PlanHeldError(TablekeeperError):

@@ -1,4 +1,4 @@
-"""The schema of a table at an instant: the newest commit that records one says what it is."""
+"""The schema of a table at an instant, from the newest commit that records one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _refuse_damaged_properties(
 def _schema_without_commits(
     storage: Storage, config: TableConfig, timeline: Timeline, as_of: RequestedTime | None
 ) -> pa.Schema:
-    """Where no commit on the active timeline says it: from the archived ones, or as the table was created."""
+    """If no commit on the active timeline has it: from the archived ones, or as the table was created."""
     refuse_lost_timeline(storage, config, timeline)
     if as_of is not None and timeline.completed_writes:
         return _archived_schema(storage, config, timeline, as_of)

@@ -1,4 +1,4 @@
-"""File slices as Java forms them, from the files of partitions and a timeline; and these files, by listing directories.
+"""File slices as Java forms them, from a timeline and the files of partitions; and the listing of these files.
 
 Version 8 on: a completed log file belongs to the base file with the greatest instant that is not
 after the log's completion time. A delta commit that began before a compaction and completed after
@@ -62,7 +62,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class SliceRules:
-    """What decides which files count: the timeline, the format version and the moment asked for.
+    """The rules for visible files: the timeline, the format version and the requested moment.
 
     `archived_completion` is asked only for logs older than the active timeline that lie under a newer base
     file. `replaced` maps hidden file groups to the completion of the action that hid them. `with_cdc` also puts change
@@ -150,14 +150,14 @@ def _base_of_log(log: LogFile, base_instants: list[RequestedTime], rules: SliceR
     completed_at = rules.timeline.completion_of(log.instant)
     if completed_at is None and base_instants:
         completed_at = rules.archived_completion(log.instant)
-    # An archived log of unknown completion is taken to have completed at once.
+    # An archived log with an unknown completion time counts as completed immediately.
     limit = completed_at.value if completed_at is not None else log.instant.value
     # A base instant is a requested time and the limit a completion time: comparing the two is the rule itself.
     return next((b for b in base_instants if b <= RequestedTime(limit)), None)
 
 
 def load_partitions_by_listing(storage: Storage, *, runtime: Runtime) -> list[str]:
-    """Every directory that holds a partition metadata file, sorted."""
+    """Every directory with a partition metadata file, sorted."""
     return sorted(load_all_files_by_listing(storage, runtime=runtime).partitions)
 
 

@@ -1,4 +1,4 @@
-"""`Snapshot`: what a table is at an instant. Immutable; a reload makes a new one.
+"""`Snapshot`: the state of a table at an instant. Immutable; a reload makes a new one.
 
 Only the partitions asked for are looked at, so the cost of a snapshot follows the work that needs it.
 """
@@ -75,7 +75,7 @@ def load_partitions(storage: Storage, config: TableConfig, timeline: Timeline, *
 def load_partition_files(
     storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime
 ) -> Mapping[str, Files] | list[str]:
-    """The same, with their files where these are seen on the way."""
+    """The same, with their files if the listing shows them."""
     if not config.is_partitioned:
         return [""]
     metadata_table = open_metadata_table(storage, config, timeline, runtime=runtime)
@@ -163,7 +163,7 @@ def _refuse_damage(
     *,
     runtime: Runtime,
 ) -> None:
-    """Look again: a rollback, a commit or a clean between timeline and listing looks like damage."""
+    """Check again: a rollback, commit or clean between the two loads looks like damage."""
     timeline = load_timeline(storage, config)
     standing = set(timeline.completed)
     named = _named_inside((commit for instant, commit in commits.items() if instant in standing), files)
@@ -207,7 +207,7 @@ def _replaced_by(commits: Iterable[tuple[Instant, CommitMetadata]]) -> dict[File
 
 
 def _refuse_unmarked(unmarked: Mapping[str, Files], rules: SliceRules) -> None:
-    """Directories that were partitions have committed files; what a writer or a clean is busy with has none."""
+    """Former partitions have committed files; directories that a writer or a clean is working on have none."""
     for directory, found in unmarked.items():
         if plan_slices(decode_partition_files(directory, found), rules):
             raise CorruptTableError(

@@ -1,4 +1,4 @@
-"""Whether a write fits the layout of the table: its index, and its partition directories, which are made here.
+"""Checks that a write fits the layout of the table, its index and its partitions, and creates partition directories.
 
 Hudi stores nothing about the index with a table. A writer that takes a bucket table for a plain one, or counts
 another number of buckets, finds none of the keys and writes every row a second time. The names of the file groups
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 PARTITIONS_TO_CHECK = 16
-"""A table has one index: so many of its partitions tell which."""
+"""A table has one index: this many of its partitions are enough to find out which."""
 
 _BUCKET_ID = re.compile(r"(\d{8})-")
 # A random id begins with eight digits once in forty; with four zeros and four digits once in 400,000.
@@ -112,7 +112,7 @@ def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) ->
 
 
 def _base_values(context: WriteContext, base: BaseFile) -> list[pa.Array]:
-    """What the bucket index hashes, of some rows of a base file; nothing if that cannot be told."""
+    """The hashed values of some rows of a base file; nothing if they are unknown."""
     names = {path if path in context.schema.names else path.split(".")[0] for path in context.key.fields}
     schema = pa.schema([field for field in context.schema if field.name in names])
     with context.store.storage.open_input(base.path) as stream:
@@ -145,7 +145,7 @@ def _refuse_wrong_hash(context: WriteContext, group: FileGroupId, values: list[p
     if not values:
         return
     found = bucket_of_values(values, buckets=context.settings.buckets)
-    # Java takes keys apart at these characters, so that such rows prove nothing.
+    # Java splits keys at these characters, so such rows prove nothing.
     texts = pc.binary_join_element_wise(*values, "/").to_pylist()
     plain = [text is not None and not any(mark in text for mark in ",:") for text in texts]
     strays = {int(bucket) for bucket, counts in zip(found, plain, strict=True) if counts} - {_bucket(group)}
@@ -166,7 +166,7 @@ def _bucket(group: FileGroupId) -> int | None:
 
 
 def can_nest(spec: PartitionSpec, schema: pa.Schema) -> bool:
-    """Whether a value of a partition column can hold a `/` that makes a directory."""
+    """Whether a value of a partition column can contain a `/` that creates a directory."""
     if spec.url_encode:
         return False
     kinds = [schema.field(field.name).type for field in spec.fields if field.name in schema.names]
@@ -216,7 +216,7 @@ def _nested(*, inner: str, outer: str) -> InvalidRequestError:
 def ensure_partitions(
     environment: TableEnvironment, write: OpenWrite, context: WriteContext, partitions: Sequence[str]
 ) -> None:
-    """Put the metadata file where it is missing; `InvalidRequestError` if a partition would lie inside another one."""
+    """Create missing partition metadata files; `InvalidRequestError` if a partition would be inside another one."""
     if can_nest(context.partition, context.schema):
         partitions = refuse_nested_partitions(environment.storage, partitions, runtime=environment.runtime)
     storage = write.attempt.driver_storage(environment.storage)

@@ -1,4 +1,4 @@
-"""Writing log files: one file a file group and commit, with a data block, a delete block, or both."""
+"""Writes log files: one per file group and commit, with a data block, a delete block, or both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tablekeeper.write.staging import without_deleted
 __all__ = ["LOG_VERSION", "encode_data_block", "log_column_ranges", "log_name", "publish_log", "write_log_file"]
 
 LOG_VERSION = 1
-"""A write has one log file in a file group, so that its version is always the first."""
+"""A write has one log file per file group, so its version is always the first."""
 
 
 def log_name(context: WriteContext, group: FileGroupId, *, task: int) -> str:
@@ -95,7 +95,7 @@ def publish_log(context: WriteContext, group: FileGroupId, name: str, content: b
 
 
 def log_column_ranges(context: WriteContext, rows: pa.Table | None) -> tuple[ColumnRange, ...]:
-    """Ranges of the columns that the metadata table indexes; a log of nothing but deletes has empty ones."""
+    """Ranges of the columns that the metadata table indexes; empty for a log that only has deletes."""
     if rows is None or not rows.num_rows:
         return tuple(empty_column_range(column) for column in context.stats_columns)
     return tuple(column_ranges_from_table(rows, columns=context.stats_columns).values())
@@ -104,7 +104,7 @@ def log_column_ranges(context: WriteContext, rows: pa.Table | None) -> tuple[Col
 def encode_data_block(
     context: WriteContext, rows: pa.Table, *, header: Mapping[HeaderKey, str] = MappingProxyType({})
 ) -> bytes:
-    """A data block of `rows` (of the context's file schema) in the format that the settings ask for."""
+    """A data block of `rows` (of the context's file schema) in the format of the settings."""
     headers = {**header, HeaderKey.INSTANT_TIME: context.instant, HeaderKey.SCHEMA: context.avro_schema}
     if context.settings.log_block is LogBlockFormat.AVRO:
         body = encode_avro_block_content(rows, json.loads(context.avro_schema))

@@ -1,4 +1,4 @@
-"""From counts of tagged rows to the work of each file group, and from there to bins, each the work of one task.
+"""Plans the work of each file group from counts of tagged rows, and packs it into bins, each the work of one task.
 
 Rows with a known key go to the group that has it. New rows first fill base files that are smaller than they
 should be, then make new file groups of the target size. Where several groups take new rows of one partition,
@@ -54,7 +54,7 @@ _TELLING_BYTES = 1 << 20
 
 
 class WorkKind(enum.Enum):
-    """What is done to a file group.
+    """The kinds of work on a file group.
 
     A new base file from nothing, a rewritten one with the changes merged in, a rewritten one with rows added as
     they are (nobody looked whether their keys are there: inserts), or a log file, on top of what is there or, where
@@ -82,14 +82,14 @@ class GroupWork:
 
     @property
     def base_bytes(self) -> int:
-        """What is read of the base file; a log file goes on top of a slice without reading it."""
+        """Bytes read from the base file; a log file is added to a slice without reading it."""
         rewrites = self.kind in (WorkKind.MERGE, WorkKind.EXTEND) and self.file_slice is not None
         return self.file_slice.size if rewrites and self.file_slice is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """Staged rows, and the work that they are for. Without routes they are all for the one piece of work."""
+    """Staged rows and their work. Without routes they all belong to one piece of work."""
 
     staged: tuple[StagedBatch, ...]
     work: tuple[GroupWork, ...]
@@ -97,21 +97,21 @@ class PlannedRows:
 
 
 class NewBuckets(Protocol):
-    """How a bucket that has no file group yet gets one."""
+    """How a bucket without a file group gets one."""
 
     @property
     def kind(self) -> WorkKind:
-        """What makes the group: a base file, or a log file."""
+        """Whether a base file or a log file creates the group."""
         ...
 
     def file_id(self, partition: str, bucket: str) -> str:
-        """The id of the new group; `bucket` is the number in eight digits, with which it must begin."""
+        """The id of the new group, which must begin with `bucket`, the number in eight digits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OwnBuckets:
-    """Each writer makes up an id. Two that create the same bucket conflict when they commit."""
+    """Each writer generates an id. Two writers that create the same bucket conflict when they commit."""
 
     ids: Ids
     kind: WorkKind = WorkKind.CREATE
@@ -140,7 +140,7 @@ class SharedBuckets:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
-    """Everything known about one partition of a write: its staged rows, its slices, and how many rows these hold.
+    """One partition of a write: its staged rows, its slices, and the numbers of their rows.
 
     Slices whose keys were looked up have an entry in `looked_up`, by their place among `slices`, whether or not any
     were found. `known_rows` of the staged ones have a key that was found; fewer if `counts_twice`, where slices that
@@ -170,7 +170,7 @@ def partition_rows(
     *,
     planned: frozenset[FileGroupId],
 ) -> PartitionRows:
-    """What the look-ups found in a partition, put together."""
+    """The combined results of the look-ups in a partition."""
     return PartitionRows(
         partition,
         tuple(staged),
@@ -195,7 +195,7 @@ def plan_partition(
     if fresh > 0 and not only_updates:
         targets = _insert_targets(rows, settings, fresh, is_mor=is_mor)
     elif rows.counts_twice and not only_updates:
-        # Some row may be new all the same. A group that gets none is not made.
+        # Some rows may be new nevertheless. A group without rows is not created.
         targets = [_Target(None, 1)]
     filled = {target.place: target.rows for target in targets if target.place is not None}
     work: list[GroupWork] = []
@@ -204,7 +204,7 @@ def plan_partition(
         takes = found.get(place, 0) + filled.get(place, 0)
         if not takes:
             continue
-        # A small base file that takes new rows is rewritten, and its updates go with it, also in a MOR table.
+        # A small base file that gets new rows is rewritten together with its updates, also in a MOR table.
         kind = WorkKind.MERGE if place in found else WorkKind.EXTEND
         if is_mor and place not in filled:
             kind = WorkKind.APPEND
@@ -252,7 +252,7 @@ def plan_buckets(
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What takes about `rows` new rows: the file group of the slice at this place, or a new one if there is none."""
+    """The target of about `rows` new rows: the file group of the slice at this place, or a new one."""
 
     place: int | None
     rows: int
@@ -317,7 +317,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """The bins of planned rows. Where they `need_restaging` their rows are known only after it."""
+    """The bins of planned rows. If they `need_restaging`, their rows are known only after that."""
 
     planned: PlannedRows
     bins: tuple[Bin, ...]
@@ -330,7 +330,7 @@ class Binned:
 
 
 def plan_bins(planned: Sequence[PlannedRows], *, parallelism: int) -> list[Binned]:
-    """Bins for all work of a write: at least so many that all cores have some, where there is enough of it."""
+    """Bins for all work of a write: enough for all cores, if there is enough work."""
     weights = [_staged_bytes(each) + sum(work.base_bytes for work in each.work) for each in planned]
     total = sum(weights) or 1
     return [
@@ -371,7 +371,7 @@ def _binned(planned: PlannedRows, *, least: int) -> Binned:
 
 
 def _readable(planned: PlannedRows, share: Sequence[int]) -> tuple[NumberedBatch, ...]:
-    """The staged batches in which rows of this work can lie."""
+    """The staged batches that may contain rows of this work."""
     batches = tuple(enumerate(planned.staged))
     routes = planned.routes
     if routes is None or any(planned.work[number].holds_known_keys for number in share):
@@ -393,7 +393,7 @@ def _staged_bytes(planned: PlannedRows) -> int:
 
 
 def gather_bins(engine: Engine, context: WriteContext, planned: Sequence[PlannedRows]) -> list[Bin]:
-    """Bins that know where their rows lie."""
+    """The bins with the places of their rows."""
     binned = plan_bins(planned, parallelism=engine.parallelism)
     tasks = [
         (place, RestageTask(context, share, each.planned.routes, each.bin_of_work))

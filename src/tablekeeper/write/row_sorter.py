@@ -1,4 +1,4 @@
-"""Sorting more rows than fit into memory.
+"""Sorts more rows than fit into memory.
 
 Rows are gathered up to a budget. If all fit, they are sorted where they are. Otherwise each budget full is sorted and
 parked as a run in the write's staging directory, cut into small blocks, and the runs are merged block by block: blocks
@@ -39,7 +39,7 @@ class _Run:
 
 
 class RowSorter:
-    """Takes rows of one schema and gives them back in order. Leave the `with` block to remove what was parked."""
+    """Takes rows of one schema and returns them in order. The end of the `with` block removes temporary files."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RowSorter:
         self._context.store.storage.delete_many([run.file for run in self._runs])
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows in; they may be parked."""
+        """Add rows; they may be written to a temporary file."""
         if rows.num_rows == 0:
             return
         size = rows.nbytes
@@ -174,6 +174,6 @@ def _indices(order: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _share(rows: int, size: int, wanted: int) -> int:
-    """So many rows that they take about `wanted` bytes, in parts of equal size."""
+    """The number of rows that take about `wanted` bytes, in parts of equal size."""
     parts = max(1, round(size / wanted))
     return max(1, -(-rows // parts))

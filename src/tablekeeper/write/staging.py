@@ -69,7 +69,7 @@ def keyed_rows(context: WriteContext, batch: pa.RecordBatch) -> tuple[pa.Table, 
 
 
 def identities(context: WriteContext, rows: pa.Table) -> tuple[pa.Array, pa.DictionaryArray]:
-    """Record key and partition path of each row; refuses rows that could be taken for another one by them."""
+    """Record key and partition path of each row; refuses values that could make two different rows one."""
     keys, paths = record_keys(rows, context.key), partition_paths(rows, context.partition)
     refuse_ambiguous_keys(rows, context.key, keys=keys)
     refuse_ambiguous_partitions(rows, context.partition, paths=paths)
@@ -82,14 +82,14 @@ def ordered_by_key(rows: pa.Table) -> pa.Table:
 
 
 def without_deleted(rows: pa.Table) -> pa.Table:
-    """The rows that do not say of themselves that they are deleted."""
+    """The rows that are not marked as deleted."""
     if _DELETED_COLUMN not in rows.column_names:
         return rows
     return rows.filter(pc.invert(rows.column(_DELETED_COLUMN).fill_null(False)))
 
 
 def stamp_rows(context: WriteContext, rows: pa.Table, *, task: int, first_row: int) -> pa.Table:
-    """`rows` (with their record key) stamped as written by this instant: what a base file writer takes."""
+    """`rows` (with their record key) with the meta columns of this instant, for a base file writer."""
     count = rows.num_rows
     numbers = pc.cast(pa.array(np.arange(first_row, first_row + count)), pa.string())
     sequence = pc.binary_join_element_wise(pa.scalar(f"{context.instant}_{task}"), numbers, "_")
@@ -115,7 +115,7 @@ _ROWS_A_LANE = 500_000
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """Where the rows of one partition (and bucket, and range of key hashes) lie in a staging file.
+    """The place of the rows of one partition (and bucket, and range of key hashes) in a staging file.
 
     `data` is the content of that file if it is carried along instead of being in the store.
     """
@@ -132,7 +132,7 @@ class StagedBatch:
 
 
 def stage_rows(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
-    """Source kernel: park whole rows, with their record keys."""
+    """Source kernel: stage whole rows, with their record keys."""
     keyed = (keyed_rows(context, batch) for batch in batches if batch.num_rows)
     return stage_keyed_rows(context, part, _as_they_arrive(keyed) if context.looks_everywhere else keyed)
 
@@ -152,12 +152,12 @@ def _as_they_arrive(
 def stage_keyed_rows(
     context: WriteContext, part: int, keyed: Iterator[tuple[pa.Table, pa.DictionaryArray]]
 ) -> list[StagedBatch]:
-    """Park rows that have their record keys already, given with the partition path of each."""
+    """Stage rows that already have record keys, with the partition path of each."""
     return _Stager(context, part).stage(keyed)
 
 
 def stage_keys(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[StagedBatch]:
-    """Source kernel: park record keys only, for deletes. Rows need the key and partition columns and no more."""
+    """Source kernel: stage only record keys, for deletes. Rows need just the key and partition columns."""
 
     # In the table's own types first: the text of a key depends on its type (1 and 1.0).
     schema = _key_schema(context)
@@ -190,7 +190,7 @@ def each_staged(
         with store.storage.open_input(file) if data is None else pa.BufferReader(data) as stream:
             reader = pa.ipc.open_file(stream)
             if columns is not None:
-                # Of the others not a byte is read.
+                # Nothing is read from the others.
                 places = [place for place, column in enumerate(reader.schema.names) if column in columns]
                 wanted = pa.ipc.IpcReadOptions(included_fields=places)
                 reader = pa.ipc.open_file(stream, options=wanted)
@@ -199,12 +199,12 @@ def each_staged(
 
 
 def staging_file(context: WriteContext, name: str) -> str:
-    """A path beside the other staged rows of the write, new for each run of a task."""
+    """A path among the staged files of the write, new for each run of a task."""
     return join_path(context.staging, f"{name}-{context.runtime.ids.number(1 << 62)}.arrow")
 
 
 def staging_format(context: WriteContext) -> pa.ipc.IpcWriteOptions:
-    """Bytes on the way to another machine are worth packing."""
+    """Compressed if the bytes go to another machine."""
     is_local = context.store.storage.spec.uri.startswith(("file:", "memory:"))
     return pa.ipc.IpcWriteOptions(compression=None if is_local else "lz4")
 
@@ -246,7 +246,7 @@ class _Stager:
         return self._staged
 
     def _carried(self, schema: pa.Schema) -> list[StagedBatch]:
-        """All rows there are, in a file that never gets to the store."""
+        """All rows, in a file that is never written to the store."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
             self._writer = writer
@@ -312,7 +312,7 @@ class _Stager:
 
 
 def _key_schema(context: WriteContext) -> pa.Schema:
-    """The columns of the table that keys and partition paths are made of."""
+    """The columns from which keys and partition paths are made."""
     return columns_holding([*context.key.fields, *(field.name for field in context.partition.fields)], context.schema)
 
 

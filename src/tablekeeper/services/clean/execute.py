@@ -3,7 +3,7 @@
 A clean that somebody left unfinished comes first, and deletes exactly what its plan says. Files go before the metadata
 table forgets them, and the clean completes last, so that a death on the way leaves a clean that can be repeated
 from the start. A partition goes under the lock, and only if nobody is writing and nothing but its marker file is left
-in it: a writer who finds it gone makes it anew.
+in it: a writer that finds it missing creates it again.
 """
 
 from __future__ import annotations

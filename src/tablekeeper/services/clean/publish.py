@@ -1,6 +1,6 @@
 """Putting a clean on the timeline: planned without the lock, published under it after a look at what is new.
 
-Once begun, a plan is executed, by whoever comes: nothing on the timeline takes it back. So under the lock
+Once begun, a plan is always executed, by any process: nothing on the timeline withdraws it. So under the lock
 everything is dropped from it that news forbid, and where news went the other way (a commit was taken back, so that
 older files are the newest again) it is planned anew. A savepoint or a rollback that comes later sees the plan.
 """

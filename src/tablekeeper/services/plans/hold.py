@@ -1,8 +1,8 @@
 """Held plans: a plan is held while its executor has an active heartbeat, and nobody else may execute it.
 
 Java Hudi has a guard for compactions, and executes clusterings and log compactions without one. It also knows nothing
-of our flags and cancel requests. So whoever lets Java execute a plan asks here first, and holds the plan with a
-heartbeat while Java works, so that nobody else executes it or rolls it back.
+of our flags and cancel requests. Before Java executes a plan for us, the caller checks
+these here, and holds the plan with a heartbeat while Java works, so that nobody else executes it or rolls it back.
 """
 
 from __future__ import annotations

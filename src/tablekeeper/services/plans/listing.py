@@ -1,4 +1,4 @@
-"""The plans that wait on the timeline: what each is about, who holds it, and for how long it has waited."""
+"""The pending plans: their contents, who holds them, and how long they have been pending."""
 
 from __future__ import annotations
 

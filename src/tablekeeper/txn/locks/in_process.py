@@ -1,7 +1,7 @@
 """A lock between the threads of one process: for tables in memory, and for tests.
 
 One registry for the process, by table URI, so that two `Table` objects of one table exclude each
-other. It protects against nothing outside the process. A lease of it never lapses.
+other. It does not protect against other processes. Its lease never expires.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class InProcessLock:
         )
 
     def look_ahead(self) -> None:
-        """Nothing: whoever asks for this lock need not look at it first."""
+        """Nothing: this lock need not be read in advance."""
 
     def describe(self) -> LockHolder | None:
         lease = _REGISTRY.holder(self._uri)

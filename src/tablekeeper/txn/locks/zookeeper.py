@@ -95,7 +95,7 @@ class ZookeeperLock:
         return lease
 
     def look_ahead(self) -> None:
-        """Nothing: whoever asks for this lock need not look at it first."""
+        """Nothing: this lock need not be read in advance."""
 
     def describe(self) -> LockHolder | None:
         with closing(self._open_queue()) as queue:
