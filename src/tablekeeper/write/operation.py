@@ -19,12 +19,15 @@ from tablekeeper.engine.protocol import Frame, SourceKernel
 from tablekeeper.errors import (
     EmptyWriteError,
     InvalidRequestError,
+    NotFoundError,
     StorageError,
     TablekeeperError,
 )
 from tablekeeper.model import CompletionTime, FileGroupId, FileSlice, Operation
 from tablekeeper.snapshot.snapshot import Snapshot, load_partitions, load_replaced, load_snapshot
+from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline.history import archived_completions
+from tablekeeper.txn.attempts import AttemptGuard
 from tablekeeper.txn.cancelled_plans import remove_cancelled_plans
 from tablekeeper.txn.commit import OpenWrite, announce_write, begin_write
 from tablekeeper.txn.concurrent_commits import NoPhantoms, Phantoms, load_planned_groups
@@ -279,7 +282,12 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         if request.replaces and not len(write.at_start):
             # Files without any instant are damage, which can only be detected before this write adds files.
             load_snapshot(environment.storage, environment.config, write.at_start, runtime=environment.runtime)
-        yield write
+        try:
+            yield write
+        except NotFoundError:
+            # Whoever ended this write while it slept deleted its files, and a clean what it was reading.
+            AttemptGuard(StorageHandle(environment.storage), write.attempt, runtime=environment.runtime).check_now()
+            raise
     except BaseException as error:
         try:
             withdraw_write(environment, write, error)
