@@ -53,12 +53,6 @@ def test_a_look_up_of_many_finds_what_is_there(
     assert open_hfile(data).find_many(wanted) == {key: found[key] for key in wanted if key in found}
 
 
-@given(entries, st.binary(max_size=6))
-def test_a_prefix_scan_is_a_filter(found: list[tuple[bytes, bytes]], prefix: bytes) -> None:
-    reader = open_hfile(encode_hfile(found, schema_json="{}", block_size=256))
-    assert list(reader.scan_prefix(prefix)) == [(key, value) for key, value in found if key.startswith(prefix)]
-
-
 @given(entries, st.data())
 def test_a_cut_off_file_is_refused(found: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
     whole = encode_hfile(found, schema_json="{}")

@@ -45,7 +45,6 @@ def test_an_empty_file_has_no_entries() -> None:
     reader = open_hfile(encode_hfile([], schema_json="{}"))
     assert list(reader.items()) == []
     assert reader.get(b"x") is None
-    assert list(reader.scan_prefix(b"")) == []
 
 
 def test_a_key_is_found_and_a_stranger_is_not() -> None:
@@ -53,13 +52,6 @@ def test_a_key_is_found_and_a_stranger_is_not() -> None:
     assert reader.get(b"key-0123") == bytes([123]) * 123
     for stranger in (b"", b"key", b"key-0123x", b"zzz"):
         assert reader.get(stranger) is None
-
-
-def test_a_prefix_finds_its_keys_over_block_borders() -> None:
-    reader = open_hfile(encode_hfile(ENTRIES, schema_json="{}"))
-    assert [key for key, _ in reader.scan_prefix(b"key-01")] == [key for key, _ in ENTRIES[100:200]]
-    assert list(reader.scan_prefix(b"key-9")) == []
-    assert list(reader.scan_prefix(b"")) == ENTRIES
 
 
 def test_a_lookup_reads_the_index_and_one_block() -> None:

@@ -21,12 +21,11 @@ from tablekeeper.format.avro_arrow import (
     avro_to_arrow_schema,
     with_meta_columns,
 )
+from tablekeeper.format.avro_columnar import decode_avro_block, encode_avro_block_content
 from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, LogBlock, decode_blocks
 from tablekeeper.format.log_data import (
-    decode_avro_block,
     decode_parquet_block,
-    encode_avro_block_content,
     encode_parquet_block_content,
 )
 from tablekeeper.format.log_deletes import decode_deletes

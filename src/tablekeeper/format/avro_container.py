@@ -24,7 +24,6 @@ import fastavro
 from tablekeeper.errors import CorruptTableError
 
 __all__ = [
-    "NAMESPACE",
     "decode_any_record",
     "decode_notes",
     "decode_record",
@@ -32,8 +31,6 @@ __all__ = [
     "load_schema",
     "schema_json",
 ]
-
-NAMESPACE = "org.apache.hudi.avro.model"
 
 _MAGIC = b"Obj\x01"
 _SYNC_LENGTH = 16

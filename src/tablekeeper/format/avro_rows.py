@@ -29,7 +29,6 @@ __all__ = [
 ]
 
 _Mask = npt.NDArray[np.bool_]
-_MAX_VARINT_SIZE = 10
 
 
 def record_pieces(root: AvroNode, columns: list[pa.Array]) -> list[pa.Array]:

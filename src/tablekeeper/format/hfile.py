@@ -134,15 +134,6 @@ class HFileReader:
                     found[key] = value
         return found
 
-    def scan_prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order."""
-        for number in range(max(0, bisect_right(self._first_keys, prefix) - 1), len(self._index)):
-            if self._first_keys[number] > prefix and not self._first_keys[number].startswith(prefix):
-                return
-            for key, value in self._block(number).items():
-                if key.startswith(prefix):
-                    yield key, value
-
     def meta_block(self, name: bytes) -> bytes | None:
         """Contents of the meta block `name` (such as the bloom filter), or None."""
         entry = self._meta.get(name)

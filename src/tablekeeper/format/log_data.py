@@ -13,14 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.avro_columnar import decode_avro_block, encode_avro_block_content
 from tablekeeper.format.log_blocks import BlockType, LogBlock
 
 __all__ = [
-    "decode_avro_block",
     "decode_parquet_block",
     "each_row_group",
-    "encode_avro_block_content",
     "encode_parquet_block_content",
 ]
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.avro_columnar import decode_avro_block
 from tablekeeper.format.column_stats import column_ranges_from_parquet, column_ranges_from_table, empty_column_range
 from tablekeeper.format.log_blocks import BlockType, decode_blocks
-from tablekeeper.format.log_data import decode_avro_block, decode_parquet_block
+from tablekeeper.format.log_data import decode_parquet_block
 from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import WriteStat
 from tablekeeper.runtime import Runtime

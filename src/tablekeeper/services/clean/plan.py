@@ -247,7 +247,7 @@ def plan_clean(view: CleanView, settings: CleanSettings) -> CleanDraft:
     emptied: list[str] = []
     judges = settings.policy is CleanPolicy.VERSIONS or view.earliest is not None
     for partition, files in sorted(view.files.items()) if judges else ():
-        found = [*_judge_partition(partition, files, view, settings)]
+        found = [*_judge_partition(files, view, settings)]
         verdicts += found
         gone = {file.name for verdict in found if verdict.fate.goes for file in verdict.files}
         there = {base.name for base in files.bases} | {log.name for log in files.logs}
@@ -267,9 +267,7 @@ def plan_clean(view: CleanView, settings: CleanSettings) -> CleanDraft:
     )
 
 
-def _judge_partition(
-    partition: str, files: PartitionFiles, view: CleanView, settings: CleanSettings
-) -> Iterator[SliceVerdict]:
+def _judge_partition(files: PartitionFiles, view: CleanView, settings: CleanSettings) -> Iterator[SliceVerdict]:
     rules = SliceRules(
         timeline=view.timeline,
         version=view.config.version,

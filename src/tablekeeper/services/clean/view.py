@@ -115,7 +115,7 @@ def load_view(environment: TableEnvironment, settings: CleanSettings) -> tuple[C
     scope = plan_scope(timeline, settings, earliest=earliest, last=last)
     if scope.instants is not None and last is not None and _groups_came_back(environment, timeline, last):
         scope = Scope("a restore, or the rollback of a replace commit, brought file groups back since the last clean")
-    files = _load_files(environment, config, timeline, _load_partitions(environment, timeline, scope))
+    files = _load_files(environment, config, timeline, _load_partitions(environment, scope))
     savepoints = savepoints_of(timeline)
     plans = timeline.pending_plans
     view = CleanView(
@@ -237,7 +237,7 @@ def _groups_came_back(environment: TableEnvironment, timeline: Timeline, last: L
     return False
 
 
-def _load_partitions(environment: TableEnvironment, timeline: Timeline, scope: Scope) -> list[str] | None:
+def _load_partitions(environment: TableEnvironment, scope: Scope) -> list[str] | None:
     """The partitions of the scope, None for all."""
     if scope.instants is None:
         return None
