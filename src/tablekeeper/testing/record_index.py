@@ -7,7 +7,8 @@ import pyarrow as pa
 from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.record_index import load_record_index, load_record_index_shard
 from tablekeeper.model import Operation
-from tablekeeper.read.slice_rows import SliceTask, read_slice
+from tablekeeper.read.log_changes import EVERY_BLOCK
+from tablekeeper.read.slice_rows import read_slice
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.table import Table
@@ -52,15 +53,7 @@ def _stored(table: Table) -> set[tuple[str, str, str]]:
     output = pa.schema([(KEY_COLUMN, pa.string())])
     found = set()
     for each in snapshot.latest:
-        rows = SliceTask(
-            store=context.store,
-            file_slice=each,
-            schema=context.file_schema,
-            output=output,
-            rule=context.rule,
-            key=context.key,
-            runtime=context.runtime,
-        )
+        rows = context.slice_task(each, output, blocks=EVERY_BLOCK)
         keys = (key for batch in read_slice(rows) for key in batch.column(0).to_pylist())
         found |= {(key, each.group.partition, each.group.file_id) for key in keys}
     return found

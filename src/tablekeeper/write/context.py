@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from tablekeeper.config.write_settings import WriteSettings
 from tablekeeper.format.avro_arrow import arrow_to_avro_schema, with_meta_columns
-from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility
+from tablekeeper.model import FileSlice, LogFile
+from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, LogChanges, load_changes
+from tablekeeper.read.slice_rows import SliceTask
 from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import MergeRule
 from tablekeeper.record.partition_paths import PartitionSpec
@@ -20,11 +22,13 @@ from tablekeeper.runtime import Runtime, memory_left_bytes
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.txn.attempts import AttemptGuard, AttemptId
 
-__all__ = ["WriteContext", "avro_schema_json", "staging_directory"]
+__all__ = ["FILLED_COLUMNS", "WriteContext", "avro_schema_json", "staging_directory"]
 
 # Rows are in memory as received, ordered by partition, as columns of a file and as encoded pages.
 _SHARES_OF_MEMORY = 16
 _LEAST_SHARE_BYTES = 1 << 20
+FILLED_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
+"""Columns that the writer of a base file fills with values of its own."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,11 @@ class WriteContext:
         return with_meta_columns(self.schema)
 
     @property
+    def rewritten_schema(self) -> pa.Schema:
+        """Columns of rows that move to another file: all but those that the writer fills."""
+        return pa.schema([field for field in self.file_schema if field.name not in FILLED_COLUMNS])
+
+    @property
     def scope(self) -> str | None:
         """The scope in which a task publishes a file."""
         return None if self.guard is None else self.guard.scope
@@ -83,6 +92,35 @@ class WriteContext:
             row_group_bytes=min(self.settings.row_group_bytes, share),
         )
         return replace(self, settings=settings)
+
+    def slice_task(
+        self, file_slice: FileSlice, output: pa.Schema, *, blocks: BlockVisibility | None = None
+    ) -> SliceTask:
+        """A task that reads these columns of a slice, with the `blocks` of its logs that count for this write."""
+        return SliceTask(
+            store=self.store,
+            file_slice=file_slice,
+            schema=self.file_schema,
+            output=output,
+            rule=self.rule,
+            key=self.key,
+            runtime=self.runtime,
+            visibility=blocks or self.blocks,
+        )
+
+    def load_changes(
+        self, logs: Sequence[LogFile], schema: pa.Schema, *, blocks: BlockVisibility | None = None
+    ) -> LogChanges:
+        """The changes of logs, with the `blocks` that count for this write."""
+        return load_changes(
+            self.store.storage,
+            logs,
+            schema=schema,
+            rule=self.rule,
+            key=self.key,
+            visibility=blocks or self.blocks,
+            runtime=self.runtime,
+        )
 
     def write_token(self, task: int) -> str:
         """Task, attempt, and a number that no other run of the task has: it may run twice, its files must differ."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tablekeeper.engine.protocol import Engine, balanced_shares
 from tablekeeper.format.hashing import HASH_SPACE
 from tablekeeper.model import CompletionTime, FileGroupId, FileSlice
-from tablekeeper.read.slice_rows import SliceTask, read_slice
+from tablekeeper.read.slice_rows import read_slice
 from tablekeeper.record.merge import KEY_COLUMN
 from tablekeeper.snapshot.snapshot import Snapshot
 from tablekeeper.write.context import WriteContext
@@ -144,17 +144,8 @@ def _read_stored(task: _StoredTask) -> str:
     with context.store.storage.open_output(file) as sink, pa.ipc.new_file(sink, output) as writer:
         for number, file_slice, questions in task.slices:
             keys = pa.concat_arrays([_asked_keys(context, *question) for question in questions])
-            reading = SliceTask(
-                store=context.store,
-                file_slice=file_slice,
-                schema=context.file_schema,
-                output=pa.schema([field for field in output if field.name in context.file_schema.names]),
-                rule=context.rule,
-                key=context.key,
-                runtime=context.runtime,
-                visibility=context.blocks,
-            )
-            for batch in read_slice(reading):
+            stored = pa.schema([field for field in output if field.name in context.file_schema.names])
+            for batch in read_slice(context.slice_task(file_slice, stored)):
                 found = batch.filter(pc.is_in(batch.column(KEY_COLUMN), value_set=keys))
                 numbers = pa.repeat(pa.scalar(number, pa.int64()), found.num_rows)
                 writer.write_batch(pa.RecordBatch.from_arrays([numbers, *found.columns], schema=output))

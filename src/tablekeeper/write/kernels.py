@@ -17,7 +17,7 @@ from tablekeeper.record.columns import combined
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, Winners, collapse
 from tablekeeper.write.base_files import BaseFileWriter, holds_nan, is_known_free_of_nan
-from tablekeeper.write.context import WriteContext
+from tablekeeper.write.context import FILLED_COLUMNS, WriteContext
 from tablekeeper.write.log_files import log_name, write_log_file
 from tablekeeper.write.plan import Bin, GroupWork, WorkKind
 from tablekeeper.write.results import WrittenFile
@@ -32,9 +32,6 @@ from tablekeeper.write.staging import (
 )
 
 __all__ = ["BinTask", "write_bin"]
-
-# Columns that the writer fills with the new file's own values.
-_REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ def _rewrite(task: _GroupTask, rows: pa.Table) -> WrittenFile:
     file_slice = task.work.file_slice
     assert file_slice is not None
     assert file_slice.base is not None
-    schema = pa.schema([field for field in context.file_schema if field.name not in _REWRITTEN_COLUMNS])
+    schema = context.rewritten_schema
     if task.work.kind is WorkKind.EXTEND:
         winners = collapse([], context.rule, schema=schema)
         added = stamp_rows(context, _fresh_rows(task, rows), task=task.number, first_row=0)
@@ -140,7 +137,7 @@ def _rewrite(task: _GroupTask, rows: pa.Table) -> WrittenFile:
             is_free_of_nan=is_known_free_of_nan(base.metadata) and not holds_nan(rows),
         ) as writer,
     ):
-        columns = [name for name in base.schema_arrow.names if name not in _REWRITTEN_COLUMNS]
+        columns = [name for name in base.schema_arrow.names if name not in FILLED_COLUMNS]
         for number in range(base.num_row_groups):
             # Nothing may hold on to the old rows while the new ones are encoded: row groups are large.
             writer.write(winners.apply(_base_rows(base, number, file_slice.base.path, columns, schema)))

@@ -25,8 +25,8 @@ from tablekeeper.format.record_index import (
 )
 from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Operation, RequestedTime, WriteStat
-from tablekeeper.read.log_changes import EVERY_BLOCK, load_changes
-from tablekeeper.read.slice_rows import SliceTask, open_base_file, read_row_group, read_slice
+from tablekeeper.read.log_changes import EVERY_BLOCK
+from tablekeeper.read.slice_rows import open_base_file, read_row_group, read_slice
 from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN, Deletes
 from tablekeeper.snapshot.slices import decode_partition_files
@@ -228,16 +228,7 @@ def _found(context: WriteContext, source: _Source) -> Iterator[_Found]:
 
 def _log_keys(context: WriteContext, source: _Source, stat: WriteStat) -> Iterator[_Found]:
     (log,) = decode_partition_files(stat.group.partition, [(stat.file_name, stat.size)]).logs
-    loaded = load_changes(
-        context.store.storage,
-        [log],
-        schema=_KEYS,
-        rule=context.rule,
-        key=context.key,
-        visibility=EVERY_BLOCK,
-        runtime=context.runtime,
-    )
-    for change in loaded.changes:
+    for change in context.load_changes([log], _KEYS, blocks=EVERY_BLOCK).changes:
         if isinstance(change, Deletes):
             yield combined(change.keys), None
         elif isinstance(change, pa.Table) and not source.merges:
@@ -261,13 +252,5 @@ def _base_keys(context: WriteContext, partition: str, name: str) -> pa.Array:
 
 def _slice_keys(context: WriteContext, file_slice: FileSlice) -> pa.Array:
     """The keys of the rows that a reader sees in the slice."""
-    task = SliceTask(
-        store=context.store,
-        file_slice=file_slice,
-        schema=context.file_schema,
-        output=_KEYS,
-        rule=context.rule,
-        key=context.key,
-        runtime=context.runtime,
-    )
+    task = context.slice_task(file_slice, _KEYS, blocks=EVERY_BLOCK)
     return combined(pa.Table.from_batches(read_slice(task), _KEYS).column(0))

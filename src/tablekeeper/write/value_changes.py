@@ -19,8 +19,8 @@ from tablekeeper.engine.protocol import Engine
 from tablekeeper.format.secondary_index import SECONDARY_INDEX_VALUE, secondary_index_keys, secondary_index_shards
 from tablekeeper.metadata_table.index_changes import IndexLog, IndexShards
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, LogFile, Operation, RequestedTime, WriteStat
-from tablekeeper.read.log_changes import EVERY_BLOCK, load_changes
-from tablekeeper.read.slice_rows import SliceTask, read_slice
+from tablekeeper.read.log_changes import EVERY_BLOCK
+from tablekeeper.read.slice_rows import read_slice
 from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN, Deletes
 from tablekeeper.snapshot.slices import decode_partition_files
@@ -128,18 +128,9 @@ def _found(task: _CollectTask, group: _ChangedGroup) -> Iterator[Found]:
 
 
 def _keys_of_logs(context: WriteContext, logs: tuple[LogFile, ...]) -> pa.Array:
-    loaded = load_changes(
-        context.store.storage,
-        logs,
-        schema=_KEYS,
-        rule=context.rule,
-        key=context.key,
-        visibility=EVERY_BLOCK,
-        runtime=context.runtime,
-    )
     keys = [
         combined(change.keys if isinstance(change, Deletes) else change.column(KEY_COLUMN)).cast(pa.string())
-        for change in loaded.changes
+        for change in context.load_changes(logs, _KEYS, blocks=EVERY_BLOCK).changes
         if isinstance(change, Deletes | pa.Table)
     ]
     return combined(pa.chunked_array(keys, pa.string()))
@@ -151,16 +142,7 @@ def _entries(task: _CollectTask, file_slice: FileSlice | None, among: pa.Array |
     output = pa.schema([*_KEYS, context.file_schema.field(task.column)])
     found: list[pa.Array] = []
     if file_slice is not None:
-        reads = SliceTask(
-            store=context.store,
-            file_slice=file_slice,
-            schema=context.file_schema,
-            output=output,
-            rule=context.rule,
-            key=context.key,
-            runtime=context.runtime,
-        )
-        for batch in read_slice(reads):
+        for batch in read_slice(context.slice_task(file_slice, output, blocks=EVERY_BLOCK)):
             rows = batch if among is None else batch.filter(pc.is_in(batch.column(0), value_set=among))
             found.append(secondary_index_keys(rows.column(1), rows.column(0)))
     return combined(pa.chunked_array(found, pa.large_string()))

@@ -8,7 +8,7 @@ twice: each attempt makes file groups of its own, and only those whose result ca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tablekeeper.config.clustering_order import ClusteringOrder, Layout, OutputLayout
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.model import BaseFile, FileGroupId, FileSlice
-from tablekeeper.read.slice_rows import SliceTask, open_base_file, read_row_group, read_slice
+from tablekeeper.read.slice_rows import open_base_file, read_row_group, read_slice
 from tablekeeper.record.columns import column_type, column_values, columns_holding
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.merge import KEY_COLUMN
@@ -29,8 +29,6 @@ from tablekeeper.write.staging import stamp_rows
 
 __all__ = ["ClusterTask", "cluster_group", "refuse_bad_order"]
 
-# Columns that the writer fills with the new file's own values.
-_REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 # A file that is full takes the rest of its share all the same if that is less than this part of it.
 _CRUMB_SHARE = 8
 _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
@@ -119,18 +117,8 @@ def _row_groups(task: ClusterTask, base: BaseFile, file: pq.ParquetFile, schema:
 
 def _merged_rows(task: ClusterTask, file_slice: FileSlice, dictionaries: frozenset[str]) -> Iterator[pa.Table]:
     context = task.context
-    slice_task = SliceTask(
-        store=context.store,
-        file_slice=file_slice,
-        schema=context.file_schema,
-        output=_schema(task, frozenset()),
-        rule=context.rule,
-        key=context.key,
-        visibility=context.blocks,
-        verifies_pages=True,
-        runtime=context.runtime,
-    )
-    for batch in read_slice(slice_task):
+    reading = replace(context.slice_task(file_slice, context.rewritten_schema), verifies_pages=True)
+    for batch in read_slice(reading):
         task.context.check()
         rows = pa.Table.from_batches([batch])
         for name in dictionaries:
@@ -141,7 +129,7 @@ def _merged_rows(task: ClusterTask, file_slice: FileSlice, dictionaries: frozens
 
 def _schema(task: ClusterTask, dictionaries: frozenset[str]) -> pa.Schema:
     """The columns of rows on their way, as they are in files but for those that are written anew."""
-    fields = [field for field in task.context.file_schema if field.name not in _REWRITTEN_COLUMNS]
+    fields = task.context.rewritten_schema
     return pa.schema([field.with_type(_DICTIONARY) if field.name in dictionaries else field for field in fields])
 
 

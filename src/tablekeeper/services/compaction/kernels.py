@@ -10,9 +10,7 @@ that take more than the task's share of memory are merged on disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import pyarrow as pa
+from dataclasses import dataclass, replace
 
 from tablekeeper.model import FileSlice
 from tablekeeper.read.slice_rows import SliceMerge, SliceTask
@@ -21,9 +19,6 @@ from tablekeeper.write.context import WriteContext
 from tablekeeper.write.results import WrittenFile
 
 __all__ = ["CompactionTask", "compact_slice"]
-
-# The writer fills these with the new file's own values.
-_REWRITTEN_COLUMNS = frozenset({"_hoodie_partition_path", "_hoodie_file_name"})
 
 # Of the bytes that a task may hold, what logs take as they are stored, packed.
 _LOG_SHARE = 2
@@ -64,16 +59,11 @@ def compact_slice(task: CompactionTask) -> WrittenFile:
 
 def _read_task(task: CompactionTask) -> SliceTask:
     context = task.context
-    kept = pa.schema([field for field in context.file_schema if field.name not in _REWRITTEN_COLUMNS])
-    return SliceTask(
-        store=context.store,
-        file_slice=task.file_slice,
+    kept = context.rewritten_schema
+    memory_bytes = context.within_memory().settings.task_memory_bytes
+    return replace(
+        context.slice_task(task.file_slice, kept),
         schema=kept,
-        output=kept,
-        rule=context.rule,
-        key=context.key,
-        visibility=context.blocks,
         verifies_pages=True,
-        runtime=context.runtime,
-        log_bytes=max(1, context.within_memory().settings.task_memory_bytes // _LOG_SHARE),
+        log_bytes=max(1, memory_bytes // _LOG_SHARE),
     )

@@ -17,7 +17,6 @@ import pyarrow as pa
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
 from tablekeeper.model import FileSlice, WriteStat
-from tablekeeper.read.log_changes import load_changes
 from tablekeeper.record.merge import Deletes, collapse
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import LOG_VERSION, encode_data_block, log_column_ranges, log_name, publish_log
@@ -40,15 +39,7 @@ def compact_logs(task: LogCompactionTask) -> WrittenFile | None:
     task.context.check()
     context, file_slice = task.context, task.file_slice
     schema = context.file_schema
-    loaded = load_changes(
-        context.store.storage,
-        file_slice.logs,
-        schema=schema,
-        rule=context.rule,
-        key=context.key,
-        visibility=context.blocks,
-        runtime=context.runtime,
-    )
+    loaded = context.load_changes(file_slice.logs, schema)
     if loaded.has_partial_rows or not loaded.changes:
         return None
     changes = collapse(loaded.changes, context.rule, schema=schema).as_changes()
