@@ -1,14 +1,14 @@
 """Services that run automatically: after a write, or in the background.
 
-Both ask the same triggers whether a service is due, and both execute plans that others left waiting. What fails here
-is kept and logged, and never harms the write that it follows.
+Both ask the same triggers whether a service is due, and both execute pending plans that nobody holds. A failure is
+logged and reported, and never makes the write before it fail.
 
 After a write, services that the Table Management Service hosts are handed over, and the others run here. A hosted
-service that the options would run inline is only planned here; the table's heartbeats see to it that one process
-executes the plan. If the service takes it over, that is all. If it does not answer in time, or refuses, the services
-run as if nobody hosted them: inline where the options ask for it, else when the process that runs them in the
-background comes by. The result of the write says which it was. The write has landed by then, and nothing that happens
-here makes it fail."""
+service that the options would run inline is only planned here; the table's heartbeats ensure that only one process
+executes the plan. If the Table Management Service does not answer in time, or refuses, the services run as if it did
+not exist: inline if the options say so, otherwise in the process that runs them in the background. The result of the
+write says what happened.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class InlineService:
 def inline_services(options: Options) -> tuple[InlineService, ...]:
     """Services that the options ask for after every write. Cleaning and archiving are among them only if asked for.
 
-    As in Java, those who ask for a service and for its plan get the service, and one option turns all of them off.
+    As in Java, the service is run if both the service and only its plan are asked for, and one option turns all off.
     """
     if not options.flag(SERVICES_ENABLED):
         return ()
@@ -159,7 +159,7 @@ class ServiceLoop:
         self.failures: list[TablekeeperError] = []
 
     def run_once(self) -> None:
-        """One round: plans that are to go, then each service, if it is due."""
+        """One round: remove failed plans, then run each service that is due."""
         try:
             self._remove_failed_plans()
         except TablekeeperError as error:
@@ -233,7 +233,7 @@ def run_after_write(
     *,
     hosted: frozenset[str],
 ) -> WriteResult:
-    """The services after a write, of which `hosted` are for the service. What came of it is in the result."""
+    """Run the services after a write; those in `hosted` are handed over. The result says what happened."""
     if not hosted:
         return run_inline(result, services, run_due)
     here = [each for each in services if each.name not in hosted]

@@ -1,8 +1,8 @@
 """Compares what a caller's settings say about the table with the table itself.
 
-Settings of a Java job name the key, the partitions, the ordering and more. For a new table they stand in where the
-arguments of `Table.create` are silent. For a table that is there they change nothing, so that one which contradicts
-it is an error: the job would write other rows than its author means.
+Settings of a Java job name the key, the partitions, the ordering and more. For a new table they are used if the
+arguments of `Table.create` are not given. They cannot change an existing table; a setting that contradicts it is an
+error, because the job would not write what its author expects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LISTS = (Claim.KEY, Claim.PARTITION_BY, Claim.ORDERING)
 
 
 def understood(given: Options, config: TableConfig) -> Options:
-    """`given`, after a look at what it says about this table and a note about what has no meaning here."""
+    """`given`, after checking what it says about this table; logs which settings have no meaning here."""
     refuse_contradictions(given.claims, config)
     if given.idle:
         _LOG.warning(
@@ -57,7 +57,7 @@ def refuse_contradictions(claims: Mapping[str, str], config: TableConfig) -> Non
 
 
 def claimed_text(claims: Mapping[str, str], claim: Claim) -> str | None:
-    """What the settings say about one property, in our own terms; None if they do not mention it."""
+    """What the settings say about one property, in our terms; None if they do not mention it."""
     for name, text in claims.items():
         if CLAIMS[RENAMED.get(name, name)] is claim:
             return text if claim in _LISTS else _normal(claim, name, text)
@@ -65,7 +65,7 @@ def claimed_text(claims: Mapping[str, str], claim: Claim) -> str | None:
 
 
 def claimed_options(options: Mapping[str, object] | None) -> Options:
-    """The options of a new table, also those for what Java's names among them say about it."""
+    """The options of a new table, with those that follow from Java's settings among them."""
     given = Options(options)
     inferred: dict[str, object] = {}
     for option, claim in (

@@ -1,6 +1,6 @@
 """Finds the tables below a folder of any store by listing folders, up to a limit.
 
-A folder with a `.hoodie/hoodie.properties` is a table; nothing is looked for inside of it. Folders are listed level by
+A folder with a `.hoodie/hoodie.properties` is a table, and is not searched further. Folders are listed level by
 level, so that tables near the top are found before a deep tree of other files uses up the bound.
 """
 

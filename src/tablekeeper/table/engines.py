@@ -14,14 +14,14 @@ from tablekeeper.table.arguments import checked_runtime
 
 __all__ = ["choose_engine"]
 
-# Registering starts a Python process, so once a session is enough.
+# Registering starts a Python process, so it is done once per session.
 _REGISTERED: WeakSet[Any] = WeakSet()
 
 
 def choose_engine(
     *, spark: Any, engine: str | Engine | None, runtime: Runtime, progress: Progress | None = None
 ) -> Engine:
-    """Spark if a session is given, else the engine that is given or named. Spark has a progress bar of its own."""
+    """Spark if a session is given, else the engine that is given or named. Spark shows its own progress bar."""
     checked_runtime(runtime)
     if engine is not None and not isinstance(engine, str):
         if spark is not None:

@@ -129,10 +129,9 @@ class TableHandle:
 
     @contextmanager
     def _rebuilding_record_index(self) -> Iterator[list[str]]:
-        """Around what takes commits back: a record index that could not forget them was dropped, and is built anew.
+        """Rebuilds the record index if the block dropped it: it cannot always follow the rollback of a commit.
 
-        The commits are gone by then, whatever becomes of the index: if it is not there again, a note in the list that
-        is given says so.
+        If it cannot be rebuilt, the rollback still counts, and a note in the yielded list says so.
         """
         had_index = RECORD_INDEX in self.config.metadata_partitions
         notes: list[str] = []
@@ -142,7 +141,7 @@ class TableHandle:
                 _LOG.warning("%s: %r", self.path, self.create_index())
         except TablekeeperError as error:
             notes.append(
-                f"the record index was dropped and could not be built anew ({error}); keys are looked up in the files "
+                f"the record index was dropped and could not be rebuilt ({error}); keys are looked up in the files "
                 "until create_index builds it"
             )
             _LOG.warning("%s: %s", self.path, notes[-1])
@@ -155,7 +154,7 @@ class TableHandle:
 
 
 def refuse_speculation(options: Options, *, speculates: bool) -> None:
-    """As in Java: a copy of a slow task may write its files late, which not every store can prevent."""
+    """As in Java: a speculative copy of a task may write its files late, which not every store can prevent."""
     if speculates and options.flag(BLOCKS_SPECULATION):
         raise InvalidRequestError(
             "spark.speculation is on, and a table is not changed under it unless you ask for it. Start the session "

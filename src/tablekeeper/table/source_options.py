@@ -6,8 +6,8 @@ name is refused, so that a misspelt option is never ignored. Java's names for wh
 its names for what the table is go on to `Table.create` and `Table.open`, as do all of Hudi's settings.
 
 `CREATE TABLE … USING tablekeeper` hands over all that Spark's catalog knows about the new table: its owner, its
-comment, its properties, and the options that the user gave, once more with `option.` in front. `catalog_options`
-finds the user's among them.
+comment, its properties, and the options that the user gave, repeated with the prefix `option.`. `catalog_options` finds
+the user's options among them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["ReadOptions", "WriteOptions", "catalog_options"]
 
 _STORAGE = "storage."
 _CATALOG_OPTION = "option."
-# What only the catalog gives: none of our options is called so.
+# Only the catalog gives this: none of our options has this name.
 _CATALOG_MARK = "provider"
 _SECRET = ("secret", "token", "password", "key", "credential", "sas")
 _READ = ("path", "columns", "where", "as_of", "since", "until", "mode", "meta_columns", "parallelism", "push_filters")
@@ -82,7 +82,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What to write, and what the table is to be if it is not there yet."""
+    """What to write, and how to create the table if it does not exist."""
 
     path: str
     operation: Operation
@@ -96,7 +96,7 @@ class WriteOptions:
 
     @property
     def makes_tables(self) -> bool:
-        """Whether it says enough for a table to be made."""
+        """Whether it says enough to create a table."""
         return bool(self.key or claimed_text(Options(self.settings).claims, Claim.KEY))
 
     @classmethod
@@ -154,7 +154,7 @@ def _sorted(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[dict[str,
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
             raise InvalidRequestError(f"unknown option {name!r}. {hint}")
-    # Wrong ones are refused here and now, before a task of Spark's is started.
+    # Wrong ones are refused here, before Spark starts a task.
     Options(settings)
     return known, settings, storage
 

@@ -1,4 +1,4 @@
-"""Exactly once from a stream: a commit says which batch of which writer it is, and a batch that is there is skipped.
+"""Exactly once from a stream: a commit records its writer and batch, and a batch that was committed is skipped.
 
 Spark runs a batch again when it stopped between our commit and its own note in the checkpoint. The writer is the
 checkpoint: its id lies there and is as old as Spark's batch numbers, so that a new checkpoint, which counts from 0
@@ -9,8 +9,8 @@ newest commit backwards, and usually it is the first or second. A stream that re
 archived; one that has never written searches the archived timeline once and finds nothing.
 
 Two drivers may run the same batch at once: one was taken for dead, another took its checkpoint over, and the first one
-woke up. So the question is asked before the write, which spares the work, and once more under the lock of its commit,
-about the commits that have come in since.
+woke up. So the batch is looked for before the write, which saves the work, and again under the lock of its commit,
+among the commits that were added since.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class BatchWriter:
 
 
 class BatchGuard:
-    """Keeps a batch from being committed twice: raises `BatchCommittedError` if a commit that came in has it.
+    """Keeps a batch from being committed twice: raises `BatchCommittedError` if a new commit has it.
 
-    `seen` is the timeline on which the batch was not found. What has completed since is looked into, and
-    everything once more if instants have been archived meanwhile: one that came in may be among those.
+    `seen` is the timeline on which the batch was not found. Commits that completed since are searched, and everything
+    is searched again if instants were archived in the meantime: a new commit may be among them.
     """
 
     def __init__(self, storage: Storage, config: TableConfig, seen: Timeline, *, writer: str, batch: int) -> None:

@@ -1,6 +1,6 @@
 """What is pending and what is due on a table, from the names on its timeline alone.
 
-For those who look after many tables: one read of the properties and one listing, whatever the size of the table.
+For callers with many tables: one read of the properties and one listing, whatever the size of the table.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def load_window(query: Query, *, since: object, until: object) -> list[WindowCom
 def next_cursor(commits: Sequence[WindowCommit], *, since: object, zone: str) -> str:
     """Where the window after `commits` begins: at the last of them, by its requested time, which names one commit.
 
-    A completion time would not do: it could be the requested time of another commit.
+    A completion time would be ambiguous: it could be the requested time of another commit.
     """
     if commits:
         return commits[-1].instant.requested_at.value
@@ -68,7 +68,7 @@ def _is_earliest(since: object) -> bool:
 
 
 def _bounds(moment: object, *, zone: str) -> tuple[str, str]:
-    """The moment as the beginning and as the end of a window. They differ where local time is set back."""
+    """The moment as the beginning and as the end of a window. They differ when local time is set back."""
     found = _parse(moment, zone=zone)
     return (found, found) if isinstance(found, str) else time_bounds(found, zone=zone)
 
@@ -98,7 +98,7 @@ def _parse(moment: object, *, zone: str) -> str | int:
 def _epoch_ms(moment: dt.datetime, *, zone: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC) if zone == "UTC" else moment
-    # A year's distance to both ends of the calendar, so that the moment has a form in every zone.
+    # A year away from both ends of the calendar, so that the moment can be represented in every zone.
     if not dt.MINYEAR + 1 < moment.year < dt.MAXYEAR:
         raise InvalidRequestError(f"{moment} is outside the years that a timeline can have")
     return round(moment.timestamp() * 1000)

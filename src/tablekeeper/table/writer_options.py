@@ -1,11 +1,11 @@
-"""Options that a table was created with, kept beside it for later writers.
+"""Options that a table was created with, stored with it for later writers.
 
 Hudi stores nothing about the index in a table's properties; a writer that guessed wrong would make duplicate
 rows. What `Table.create` was given is therefore kept in a folder of our own that Java ignores.
 
-Of several who make a table at the same time, the properties file of one becomes the table. Each keeps its options in a
-file of its own, named after its content, and the properties name the file that counts; in tables of older releases,
-which name none, it is `writer.properties`.
+If several processes create a table at the same time, the properties file of one becomes the table. Each stores its
+options in a file that is named after its content, and the properties name the file that counts; in tables of older
+releases, which name none, it is `writer.properties`.
 
 Every writer of a table can change that file, so that nothing in it may run code: a strategy named by its Python
 path, and the address of a Table Management Service, count only in the options that a caller gives.
@@ -40,7 +40,7 @@ _DIRECTORY = ".hoodie/.tablekeeper"
 _OLD_FILE = f"{_DIRECTORY}/writer.properties"
 _MARK = re.compile("[0-9a-f]{16}")
 _LOG = logging.getLogger(__name__)
-# Where a writer sends requests, with its token, is nothing that a table may say.
+# A table must not decide where a writer sends requests with its token.
 _OF_THE_CALLER = frozenset(each.name for each in HostingSettings.all_settings())
 _STRATEGIES: dict[str, StrategyRegistry[Any]] = {
     CompactionSettings.key("strategy"): COMPACTION_STRATEGIES,
@@ -49,7 +49,7 @@ _STRATEGIES: dict[str, StrategyRegistry[Any]] = {
 
 
 def save_writer_options(storage: Storage, options: Options) -> dict[str, str]:
-    """Keep `options` of a table that is being made; what its properties have to say so that they count."""
+    """Store `options` of a table that is being created; returns the properties that refer to them."""
     kept = {name: value for name, value in options.given.items() if name not in _OF_THE_CALLER}
     if not kept:
         return {}
@@ -60,14 +60,14 @@ def save_writer_options(storage: Storage, options: Options) -> dict[str, str]:
 
 
 def forget_writer_options(storage: Storage, kept: Mapping[str, str]) -> None:
-    """Delete what `save_writer_options` kept for a table that somebody else made, unless it is what that one keeps."""
+    """Delete what `save_writer_options` stored, because another process created the table, unless that uses it too."""
     mark = kept.get(WRITER_OPTIONS_KEY)
     if mark is not None and load_table_config(storage).properties.get(WRITER_OPTIONS_KEY) != mark:
         storage.delete(_file(mark))
 
 
 def load_writer_options(storage: Storage, config: TableConfig | None = None) -> Options:
-    """What was remembered, but for options of a newer release and strategies that would have to be imported."""
+    """The stored options, without those of a newer release and strategies that would have to be imported."""
     mark = (config or load_table_config(storage)).properties.get(WRITER_OPTIONS_KEY)
     file = _OLD_FILE if mark is None or not _MARK.fullmatch(mark) else _file(mark)
     try:

@@ -39,10 +39,10 @@ class BaseFileWriter:
 
     Rows are gathered until they fill a row group. Meta columns with one value for the whole file (its name, its
     partition, and in a new file the commit time, unless it `keeps_commit_times` of rows that were written before) are
-    added here, as dictionaries of one entry. With `expected_rows` the bloom filter grows along; without, keys are kept
-    until their number is known. Text columns named in `dictionaries` come as dictionaries. `is_free_of_nan` says that
-    no row to come has a not-a-number: columns with floats then get bounds in the footer although not all rows are at
-    hand when the file is begun.
+    added here, as dictionaries of one entry. With `expected_rows` the bloom filter is built as rows arrive; without,
+    keys are kept until their number is known. Text columns named in `dictionaries` come as dictionaries.
+    `is_free_of_nan` says that no row will have a not-a-number: columns with floats then get bounds in the footer
+    although not all rows are known when the file is begun.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class BaseFileWriter:
             self.flush()
 
     def flush(self, *, last: bool = False) -> None:
-        """Write the gathered rows, as one row group or as several where they came in one large piece."""
+        """Write the gathered rows, as one row group, or as several if they came in one large piece."""
         if not self._pending:
             return
         rows = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
@@ -161,7 +161,7 @@ class BaseFileWriter:
         return WrittenFile(stat, self._column_ranges())
 
     def _open(self, sample: pa.Table, *, whole: bool) -> pq.ParquetWriter:
-        """The writer, opened with the first rows; these may be the `whole` file."""
+        """The writer, opened with the first rows, or with all rows of the `whole` file."""
         if self._writer is None:
             hidden = [] if self._is_free_of_nan else _columns_that_may_hide_nan(sample, whole=whole)
             compression = self._context.settings.compression
@@ -185,7 +185,7 @@ class BaseFileWriter:
         return pa.DictionaryArray.from_arrays(zeros, pa.array([value]))
 
     def _column_ranges(self) -> tuple[ColumnRange, ...]:
-        """Ranges of the columns that the metadata table indexes, here and not where the commit holds the lock."""
+        """Ranges of the columns that the metadata table indexes, computed here and not under the lock."""
         if not self._context.stats_columns:
             return ()
         return load_column_ranges(self._context.store.storage, self._path, columns=self._context.stats_columns)
@@ -220,7 +220,7 @@ class BaseFileWriter:
 
 
 def _copied(values: pa.ChunkedArray) -> pa.Array:
-    """The values in memory of their own: those of a batch from Spark would keep all columns of the batch."""
+    """A copy of the values: a column of a batch from Spark would keep all columns of the batch in memory."""
     return pa.concat_arrays([*values.chunks, pa.array([], values.type)])
 
 
@@ -289,7 +289,7 @@ def _has_nan(values: pa.ChunkedArray) -> bool:
 
 
 def _leaves_outside(columns: Collection[str], schema: pa.Schema) -> list[str]:
-    """Parquet's names of the columns without children, but for those inside of `columns`."""
+    """Parquet's names of the leaf columns, without those inside `columns`."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema

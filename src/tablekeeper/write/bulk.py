@@ -1,14 +1,14 @@
 """Bulk insert: rows go straight from the caller's table into new base files, without staging or look-ups.
 
-Each source task keeps one open file a partition. Rows are gathered up to the task's memory budget, ordered by
-partition (and key, if so wanted) in one go, and written as one row group a partition.
+Each source task keeps one open file per partition. Rows are gathered up to the task's memory budget, sorted by
+partition (and by key, if the settings say so), and written as one row group per partition.
 
 Rows that are scattered over many partitions would become as many small files in every task. A task that finds this in
 its first rows stages them instead, and the rows of a partition are then gathered from all tasks. An explicit sort mode
 takes precedence.
 
-A bulk insert stores rows as they are, also those that are marked as deleted, and an overwrite leaves these out: Java
-does so, with the row writer that it uses for bulk inserts unless told otherwise.
+As in Java with its default row writer, a bulk insert stores rows as they are, even those that are marked as deleted;
+an overwrite leaves these out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def write_new_files(context: WriteContext, part: int, batches: Iterator[pa.Recor
 def write_live_files(context: WriteContext, part: int, batches: Iterator[pa.RecordBatch]) -> list[Written]:
     """Source kernel: write the rows of this part that are not marked as deleted into new file groups.
 
-    A partition whose rows all are gets a file without rows, so that it is known to be overwritten.
+    If all rows of a partition are marked, it gets a file without rows, so that it counts as overwritten.
     """
     return _write(context, part, batches, prepare=without_deleted)
 
@@ -157,7 +157,7 @@ class _PartitionedFiles:
             if writer is not None and last:
                 self._close(names[number])
             elif writer is not None and writer.pending_bytes >= _LEAST_ROW_GROUP_BYTES:
-                # What other partitions have may fill the memory before this one gets more.
+                # Rows of other partitions may fill the memory before this one gets more.
                 writer.flush()
         self._rows, self._groups, self._bytes = [], [], 0
         # Rows and keys that wait in the files' writers count against the budget as well.

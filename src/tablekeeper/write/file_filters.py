@@ -1,11 +1,11 @@
-"""Which row groups of a base file can hold some of the staged keys, told from its footer: the BLOOM indexes.
+"""The BLOOM indexes: which row groups of a base file can hold some of the staged keys, according to its footer.
 
-Row groups say from which key to which they go, and the footer has a bloom filter over all keys of the file. Both are
-there once the file is open, so that what they spare is the reading of its keys. What cannot be told is read: a row
-group without statistics, a file without a filter, or with one that is damaged.
+The footer has the range of keys of each row group, and a bloom filter over all keys of the file. Opening the file loads
+both, and they can save reading its keys. In doubt the keys are read: if a row group has no statistics, or the file has
+no filter or a damaged one.
 
-Asking a filter costs about a tenth of comparing as many stored keys. It is done for files that have
-several times as many rows as there are keys to ask for, and no longer than it spares some of them.
+Asking a filter costs about a tenth of comparing as many stored keys. It is done for files that have several times as
+many rows as there are keys to ask for, and only as long as it saves reading some of them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tablekeeper.format.data_files import decode_footer
 __all__ = ["FileFilters"]
 
 _ROWS_A_KEY = 4
-# What the hashes of the keys take in memory is up to 120 bytes each.
+# The hashes of a key take up to 120 bytes of memory.
 _MOST_KEYS = 1 << 19
-# After so many filters were asked, at least one file in so many has to be spared.
+# After so many filters were asked, at least one file in so many must have been skipped.
 _TRIALS = 4
 _LEAST_SPARED = 4
 
 _Range = tuple[int, int]
-"""From which of the sorted keys up to which."""
+"""A range of the sorted keys."""
 
 
 class FileFilters:
@@ -85,7 +85,7 @@ class FileFilters:
                 self._probe = BloomProbe(pa.array(self._keys, pa.large_string()))
             return self._probe.candidates(footer.bloom, first=first, end=end, bloom_type=footer.bloom_type, file=name)
         except CorruptTableError:
-            # Then the keys of the file are read, which tells as much.
+            # Then the keys of the file are read, which gives the same answer.
             return None
 
 

@@ -1,7 +1,8 @@
-"""What a write means for the bloom filters of the metadata table: an entry for each base file, as its footer has it.
+"""What a write changes in the bloom filters of the metadata table: it adds the filter of each base file's footer.
 
-The names of the files tell the shards, so that a task makes the whole log of one shard. A file that was written without
-a filter (`hoodie.bloom.index.write=false`) gets one of its keys: Java's look-ups fail where an entry is missing.
+The name of a file determines its shard, so that a task makes the whole log of one shard. For a file that was written
+without a filter (`hoodie.bloom.index.write=false`) one is built from its keys: Java's look-ups fail where an entry is
+missing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _FilterTask:
 
 
 def _weight(stats: Sequence[WriteStat]) -> float:
-    """Footers are small beside their files: about so many bytes are read."""
+    """Footers are small compared with their files: about so many bytes are read."""
     return float(sum(min(stat.size, 1 << 19) for stat in stats))
 
 

@@ -1,8 +1,8 @@
-"""Tagging by a global index without a record index: the keys are looked for in the files of all partitions.
+"""Tagging by a global index without a record index: the keys are looked up in the files of all partitions.
 
-The look-up itself is that of one partition (`write/tagging.py`), with the slices of all of them. What was found then
-decides where rows go (`write/sending.py`). If it has to be known for that what slices have of some keys, a log may have
-deleted them, they are read, merged, for just these keys.
+The look-up is the same as for one partition (`write/tagging.py`), with the slices of all partitions. Its result decides
+where rows go (`write/sending.py`). If that depends on stored rows, which a log may have deleted, the slices are read
+and merged for just these keys.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _send(
 
 @dataclass(frozen=True, slots=True)
 class _StoredTask:
-    """Read what slices, by number, have of the keys that were asked for: batches of files."""
+    """Read the stored rows of the keys that were asked for; returns files of them."""
 
     context: WriteContext
     slices: tuple[tuple[int, FileSlice, tuple[tuple[str, int], ...]], ...]
@@ -120,7 +120,7 @@ class _StoredTask:
 def _load_stored(
     engine: Engine, context: WriteContext, slices: Sequence[FileSlice], questions: Sequence[Questions]
 ) -> tuple[str, ...]:
-    """Files with the keys, of those that are asked for, that slices have, and what decides about their rows."""
+    """Files with the asked keys that slices have, and the columns that decide between rows."""
     asked: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for each in questions:
         for place, number in enumerate(each.slices):
@@ -137,7 +137,7 @@ def _load_stored(
 
 
 def _read_stored(task: _StoredTask) -> str:
-    """Kernel: the rows of some keys of slices, as far as they decide, in a file."""
+    """Kernel: the stored rows of some keys, with the columns that decide, in a file."""
     context = task.context
     output = stored_schema(context)
     file = staging_file(context, "stored")

@@ -1,7 +1,7 @@
 """Rows of one group side by side: those of a partition, a bucket, a bin of work.
 
-Rows are taken a group at a time, out of the batches in which they came, so that beside these no more than one group is
-in memory: allocating what all rows take once more costs more than sorting them. Many small groups are taken in one go.
+Rows are taken from their batches one group at a time, so that only one group is in memory twice: allocating memory for
+a copy of all rows costs more than sorting them. Many small groups are taken together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 __all__ = ["GroupedRows", "PartitionNumbers", "group_rows", "stable_order"]
 
-# Taking fewer rows than this from a batch costs more in calls than the copy of all rows that it saves.
+# For fewer rows than this from a batch, the calls cost more than a copy of all rows.
 _LEAST_ROWS_A_PIECE = 1024
 
 
@@ -78,8 +78,8 @@ def group_rows(rows: pa.Table, groups: npt.NDArray[np.int64]) -> GroupedRows:
 
 
 def stable_order(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where each of the sorted numbers stands; equal ones keep their order. None is below zero."""
-    # Of 16 bits numpy sorts by radix, in a tenth of the time.
+    """The order that sorts the numbers, none of them negative; equal ones keep their order."""
+    # numpy sorts 16-bit numbers by radix, in a tenth of the time.
     narrow = numbers.astype(np.uint16) if numbers.max(initial=0) < 1 << 16 else numbers
     return np.argsort(narrow, kind="stable")
 

@@ -1,7 +1,7 @@
-"""Rows of a write by the partition that they go to, where the key decides about it: what all global indexes end in.
+"""Rows of a write by the partition that they go to, where a global index decides it.
 
-Rows are staged by the partition that they name. Those that go elsewhere are staged anew, in a batch of the partition
-that they go to; where a batch has none of these, it stays as it is.
+Rows are staged by the partition that they name. Rows that go to another partition are staged again, in a batch of that
+partition; a batch without such rows stays as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tablekeeper.write.tagging import LookedUp, Tagged, TagPage, save_tags
 __all__ = ["NOWHERE", "Assigned", "Located", "LocatedRows", "keep_tags", "stage_by_home"]
 
 NOWHERE = -1
-# Beside the columns of rows that are staged anew.
+# Extra columns of rows that are staged again.
 _SLICE = "\0slice"
 
 
@@ -46,7 +46,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class LocatedRows:
-    """The staged rows by the partition that they go to, the slices of these partitions, and what was found in them."""
+    """The staged rows by the partition that they go to, the slices of these partitions, and the tags."""
 
     staged: Mapping[str, Sequence[StagedBatch]]
     snapshots: tuple[Snapshot, ...]
@@ -58,7 +58,7 @@ class LocatedRows:
 
     @classmethod
     def of(cls, snapshots: Sequence[Snapshot], found: Iterable[Located]) -> Self:
-        """What several tasks found, put together."""
+        """Joins the results of several tasks."""
         staged: dict[str, list[StagedBatch]] = defaultdict(list)
         tagged: dict[str, list[Tagged]] = defaultdict(list)
         for each in found:
@@ -71,9 +71,9 @@ class LocatedRows:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Where rows of one staged batch go: each to a partition, and to a slice of it or, as a new row, to `NOWHERE`.
+    """Where rows of one staged batch go: each to a partition, and to a slice of it, or to `NOWHERE` if it is new.
 
-    Where `leaves`, just the key of the row does: it is deleted there. A row that is left out goes nowhere at all.
+    Where `leaves` is true, only the key goes there, to be deleted. Rows that are not listed are dropped.
     """
 
     rows: npt.NDArray[np.int64]
@@ -85,7 +85,7 @@ class Assigned:
 def stage_by_home(
     context: WriteContext, batch: StagedBatch, assigned: Assigned, paths: Sequence[str]
 ) -> Iterator[tuple[StagedBatch, TagPage]]:
-    """The batch, or its rows staged anew by the partition that they go to, with the slice of each that has one.
+    """The batch, or its rows staged again by the partition that they go to, with the slice of each that has one.
 
     `paths` are the partitions by the numbers in `assigned`.
     """
@@ -121,7 +121,7 @@ def stage_by_home(
 
 
 def keep_tags(context: WriteContext, path: str, found: Sequence[tuple[StagedBatch, TagPage]]) -> Located:
-    """Batches of one partition, with their tags kept."""
+    """Batches of one partition, with their tags written to the store."""
     pages = [page for _, page in found]
     tags = save_tags(context.store, range(len(pages)), pages, file=staging_file(context, "tags"))
     slices, counts = np.unique(np.concatenate([page.slices for page in pages]), return_counts=True)

@@ -1,4 +1,4 @@
-"""What a write means for the indexes of the metadata table: each is told in a module of its own."""
+"""What a write changes in the indexes of the metadata table. Each index has its own module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["WrittenIndexes"]
 
 @dataclass
 class WrittenIndexes:
-    """What was written, as the indexes have to know it. `is_tagged`: the record index told where keys were before."""
+    """What was written, for all indexes. `is_tagged`: the keys were looked up in the record index."""
 
     environment: TableEnvironment
     engine: Engine

@@ -17,7 +17,7 @@ _MOST_TRAVELLING_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Bytes that travel with a result if they are few, and lie in a file if they are many."""
+    """Bytes that travel with a result if they are few, and are in a file if they are many."""
 
     size: int
     data: bytes | None

@@ -1,7 +1,7 @@
-"""From what tasks find in files to the logs of an index, a shard each.
+"""Turns what tasks find in files into the logs of an index, one for each shard.
 
-Tasks collect keys, sorted by shard, and others make the log or base file of each shard; what is large lies in the
-staging directory. A key that is taken away in one place and brought to another is there.
+Some tasks collect keys, sorted by shard; others make the log or base file of each shard. Large results are kept in the
+staging directory. A key that is removed in one place and added in another stays in the index.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _SCHEMA = pa.schema([("key", pa.large_string()), ("place", pa.int32())])
 _TASKS_A_CORE = 2
 
 Found = tuple[pa.Array, bytes | None]
-"""Keys, and what the index has under each of them from now on; None if that is nothing."""
+"""Keys, and the new value of the index for all of them; None removes them."""
 
 ShardsOf = Callable[[pa.Array], npt.NDArray[np.int64]]
 """The number of the shard of each key."""
 
 
 class Sized(Protocol):
-    """Something that a task looks into."""
+    """Something that a task reads."""
 
     @property
     def size(self) -> int: ...
@@ -71,7 +71,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class EncodeTask:
-    """What these batches say of the keys of one shard of `index`."""
+    """Make the log or base file of one shard of `index` from these batches of its keys."""
 
     context: WriteContext
     index: str
@@ -92,7 +92,7 @@ def make_logs(
     collect: Callable[[C], Part],
     encode: Callable[[EncodeTask], EncodedLog],
 ) -> dict[int, IndexLog]:
-    """What becomes of the shards that have keys of `sources`, by number. `collect` and `encode` are kernels."""
+    """The new logs or base files of the shards of all keys in `sources`. `collect` and `encode` are kernels."""
     if not sources:
         return {}
     count = max(1, min(len(sources), _TASKS_A_CORE * engine.parallelism))
@@ -150,7 +150,7 @@ def encode_shard_log(task: EncodeTask) -> EncodedLog:
 
 
 def encode_shard_base(task: EncodeTask) -> EncodedLog:
-    """Kernel: the base file of one shard, all of whose keys are there once."""
+    """Kernel: the base file of one shard, in which each key occurs once."""
     keys, places, values = sorted_keys(task)
     created_ms = task.context.runtime.clock.now_ms()
     data = encode_metadata_base(_entries(keys, places, values), created_ms=created_ms)
@@ -158,7 +158,7 @@ def encode_shard_base(task: EncodeTask) -> EncodedLog:
 
 
 def sorted_keys(task: EncodeTask) -> tuple[pa.Array, npt.NDArray[np.int32], list[bytes]]:
-    """All keys by their bytes, the place of each among the values that follow; of one key, `GONE` comes last."""
+    """All keys in byte order, the position of each in the values, and these. For equal keys `GONE` comes last."""
     values: list[bytes] = []
     tables: list[pa.Table] = []
     for part, number in task.found:

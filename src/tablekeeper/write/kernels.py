@@ -170,7 +170,7 @@ def _append(task: _GroupTask, rows: pa.Table) -> WrittenFile | None:
 
 
 def _fresh_rows(task: _GroupTask, rows: pa.Table) -> pa.Table:
-    """The rows to add where no older version matters: live ones as a rule, and one for each key if wanted."""
+    """The rows to add if older versions do not matter: usually those not marked as deleted, one per key if wanted."""
     if task.how.combines:
         winners = _winners(task, rows)
         fresh = winners.rows_with_deletes() if task.how.keeps_deleted else winners.unmatched()

@@ -1,8 +1,8 @@
-"""What a write means for the record index: which keys it brings to which file group, and which it takes away.
+"""What a write changes in the record index: which keys it adds to which file group, and which it removes.
 
-It is found out from the files, as Java does, so that every operation and service tells it alike: a new base file brings
-its keys, the next version of one those that the former had not, and a log takes away what it deletes. Whether a row in
-a log that says of itself that it is deleted wins over what is below it, only a merge of the slice tells.
+As in Java, this is read from the written files, in the same way for every operation and service: a new base file adds
+its keys, the next version of one adds those that the old version did not have, and a log removes what it deletes.
+Whether a row of a log that is marked as deleted wins against older rows takes a merge of the slice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _KEYS = pa.schema([(KEY_COLUMN, pa.string())])
 _LEAVES_KEYS = (Operation.COMPACT, Operation.LOG_COMPACT)
 
 _Found = tuple[pa.Array, RecordLocation | None]
-"""Keys, and where they are from now on; None if that is nowhere."""
+"""Keys, and where they are now; None if they were removed."""
 
 
 def key_logs(
@@ -67,7 +67,7 @@ def key_logs(
 ) -> Mapping[int, IndexLog]:
     """The logs of the shards that a write changes, by number.
 
-    `is_tagged` says that the record index told which of the keys were there before.
+    `is_tagged` says that the keys were looked up in the record index.
     """
     if metadata.operation in _LEAVES_KEYS:
         return {}
@@ -126,10 +126,10 @@ def _sources(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Something that tells of keys: a written file, or else a file slice with all its rows.
+    """A source of keys: a written file, or a file slice with all its rows.
 
-    They are at `location` from now on; nowhere if that is None. If it `merges`, the rows of the written log have to be
-    compared with what is below it, `file_slice`.
+    The keys are now at `location`; they were removed if that is None. If it `merges`, the rows of the written log have
+    to be compared with the slice below it, `file_slice`.
     """
 
     location: RecordLocation | None
@@ -180,7 +180,7 @@ def _collect(task: _CollectTask) -> Part:
 
 
 def _encode_log(task: EncodeTask) -> EncodedLog:
-    """Kernel: the log of one shard, for rows that may be in one place only."""
+    """Kernel: the log of one shard; refuses a key in two places."""
     keys, places, values = sorted_keys(task)
     again = np.flatnonzero(pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False))
     for place in again[places[again + 1] != GONE]:
@@ -193,7 +193,7 @@ def _encode_log(task: EncodeTask) -> EncodedLog:
 
 
 def _encode_base(task: EncodeTask) -> EncodedLog:
-    """Kernel: the base file of one shard, in which every key is once."""
+    """Kernel: the base file of one shard; refuses a key that occurs twice."""
     keys, _, _ = sorted_keys(task)
     repeated = np.flatnonzero(pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False))
     if len(repeated):

@@ -1,16 +1,16 @@
 """Checks that a write fits the layout of the table, its index and its partitions, and creates partition directories.
 
-Hudi stores nothing about the index with a table. A writer that takes a bucket table for a plain one, or counts
-another number of buckets, finds none of the keys and writes every row a second time. The names of the file groups
-give a wrong index away, and rows of one file a wrong number of buckets.
+Hudi stores nothing about the index with a table. A writer that does not know that a table has a bucket index, or
+assumes another number of buckets, finds none of the keys and writes every row a second time. The names of the file
+groups reveal a wrong index, and the rows of one file a wrong number of buckets.
 
 No partition may lie inside another: a listing of directories stops at the first partition on the way down. Only values
 with `/` in them, in a table whose paths are not URL-encoded, can make such paths (`a` and `a/b`). Rows of the inner
 partition would be written and never found again.
 
-Java does not see a partition without its metadata file. A write that makes sure of it is pending on the timeline. A
-clean removes such a file only under the lock and while nobody writes, so that what is seen once stays until the write
-is over.
+Java does not see a partition without its metadata file. A write checks for the file while it is pending on the
+timeline. A clean removes such a file only under the lock and while no write is pending, so that the file stays until
+the write is over.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PARTITIONS_TO_CHECK = 16
 """A table has one index: this many of its partitions are enough to find out which."""
 
 _BUCKET_ID = re.compile(r"(\d{8})-")
-# A random id begins with eight digits once in forty; with four zeros and four digits once in 400,000.
+# One random id in forty begins with eight digits; one in 400,000 with four zeros and four digits.
 _LIKELY_BUCKETS = 10_000
 _SAMPLED_ROWS = 64
 # Blocks of a log are read whole.
@@ -112,7 +112,7 @@ def _refuse_wrong_buckets(context: WriteContext, slices: Sequence[FileSlice]) ->
 
 
 def _base_values(context: WriteContext, base: BaseFile) -> list[pa.Array]:
-    """The hashed values of some rows of a base file; nothing if they are unknown."""
+    """The hashed values of some rows of a base file; empty if they are unknown."""
     names = {path if path in context.schema.names else path.split(".")[0] for path in context.key.fields}
     schema = pa.schema([field for field in context.schema if field.name in names])
     with context.store.storage.open_input(base.path) as stream:
@@ -127,7 +127,7 @@ def _base_values(context: WriteContext, base: BaseFile) -> list[pa.Array]:
 
 
 def _log_values(context: WriteContext, log: LogFile) -> list[pa.Array]:
-    """The same of a log file, for keys of one field: what is hashed is the key."""
+    """The same for a log file and keys of one field, where the key is what is hashed."""
     types = pa.schema([(KEY_COLUMN, pa.string())])
     keys = load_log_keys(
         context.store.storage,
@@ -145,7 +145,7 @@ def _refuse_wrong_hash(context: WriteContext, group: FileGroupId, values: list[p
     if not values:
         return
     found = bucket_of_values(values, buckets=context.settings.buckets)
-    # Java splits keys at these characters, so such rows prove nothing.
+    # Java splits keys at these characters, so such rows do not prove anything.
     texts = pc.binary_join_element_wise(*values, "/").to_pylist()
     plain = [text is not None and not any(mark in text for mark in ",:") for text in texts]
     strays = {int(bucket) for bucket, counts in zip(found, plain, strict=True) if counts} - {_bucket(group)}

@@ -285,7 +285,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         try:
             yield write
         except NotFoundError:
-            # Whoever ended this write while it slept deleted its files, and a clean what it was reading.
+            # Another process may have ended this write and deleted its files, and a clean may have deleted its input.
             AttemptGuard(StorageHandle(environment.storage), write.attempt, runtime=environment.runtime).check_now()
             raise
     except BaseException as error:
@@ -294,7 +294,7 @@ def _begun(request: WriteRequest, *, announces: bool = False) -> Iterator[OpenWr
         except TablekeeperError as second:
             error.add_note(f"Rolling back {write.inflight} failed as well ({second}); the next writer will do it.")
         finally:
-            # Whatever fails here: a dead write must not look alive.
+            # Even if this fails too: a dead write must not have an active heartbeat.
             write.heartbeat.stop()
         raise
 

@@ -29,8 +29,8 @@ _NO_COMMIT = "null"
 class PhantomKeys:
     """For a write that looked up the keys of these staged rows.
 
-    `base_ends` says when base files in which it looked became visible. Somebody who began before that looked into older
-    ones, and may have updated a key that a compaction has left out since. If the index is global, a key is the same in
+    `base_ends` says when the base files that it searched became visible. A writer that began before that searched older
+    ones, and may have updated a key that a compaction has since left out. If the index is global, a key is the same in
     every partition.
     """
 
@@ -44,7 +44,7 @@ class PhantomKeys:
         return any(self._brings_keys(stat) for stat in other.stats)
 
     def find(self, other: CommitMetadata) -> Sequence[FileGroupId]:
-        # This write did not touch these groups, so that none of its keys was in them before: one that is now is new.
+        # This write did not touch these groups, so none of its keys was in them before: a key that is there now is new.
         slices = [_slice_of(stat) for stat in other.stats if self._brings_keys(stat)]
         tasks: list[TagTask] = []
         for partition, staged in self.staged.items():
@@ -72,7 +72,7 @@ class PhantomKeys:
 
 
 def base_ends(timeline: Timeline, slices: Sequence[FileSlice]) -> dict[FileGroupId, CompletionTime]:
-    """When the base files of slices became visible, beside writers that may have begun before.
+    """When the base files of slices became visible, for a comparison with writers that may have begun before.
 
     The archive keeps commits that completed while a write was running, so the base files of these are known.
     """
@@ -96,7 +96,7 @@ class PhantomFileGroups:
 
 
 def _slice_of(stat: WriteStat) -> FileSlice:
-    """The file that was written, as a slice of its own."""
+    """A slice that consists of the file that was written."""
     files = decode_partition_files(stat.group.partition, [(stat.file_name, stat.size)])
     base = files.bases[0] if files.bases else None
     instant = base.instant if base is not None else RequestedTime(files.logs[0].instant.value)

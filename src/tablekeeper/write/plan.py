@@ -1,13 +1,13 @@
 """Plans the work of each file group from counts of tagged rows, and packs it into bins, each the work of one task.
 
-Rows with a known key go to the group that has it. New rows first fill base files that are smaller than they
-should be, then make new file groups of the target size. Where several groups take new rows of one partition,
-each takes a range of key hashes, so that two rows with one key end up in the same group. Which row that is, the tasks
-find out (`write/routing.py`); here only their numbers count.
+Rows with a known key go to the group that has it. New rows first fill base files that are too small, then make new
+file groups of the target size. If several groups take new rows of one partition, each takes a range of key hashes, so
+that two rows with the same key end up in the same group. Only the numbers of rows matter here; the tasks find out which
+rows these are (`write/routing.py`).
 
-A bin has so much work that a task is worth its start, and so few rows that they fit into the memory of a task. Small
-writes have one bin a partition, which reads the staged rows of the partition as they are. Rows that many bins share are
-staged once more, sorted by bin (`gather_bins`). All else is pure: same input, same plan.
+A bin has enough work to be worth a task, and few enough rows to fit into the memory of a task. Small writes have one
+bin per partition, which reads the staged rows of the partition as they are. Rows that many bins share are staged again,
+sorted by bin (`gather_bins`). Everything else is pure: same input, same plan.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
     "restage_shares",
 ]
 
-# What a row takes in a compressed base file, as a share of what it takes in memory, until files tell better.
+# The size of a row in a compressed base file as a share of its size in memory, as long as there are no files to go by.
 _COMPRESSION_GUESS = 0.4
 _TELLING_BYTES = 1 << 20
 
@@ -56,9 +56,9 @@ _TELLING_BYTES = 1 << 20
 class WorkKind(enum.Enum):
     """The kinds of work on a file group.
 
-    A new base file from nothing, a rewritten one with the changes merged in, a rewritten one with rows added as
-    they are (nobody looked whether their keys are there: inserts), or a log file, on top of what is there or, where
-    writers share new file groups, as the first file of one.
+    A new base file; a rewritten one with the changes merged in; a rewritten one with rows added as they are (inserts
+    do not look up their keys); or a log file, on top of a slice or, if writers share new file groups, as the first file
+    of one.
     """
 
     CREATE = "create"
@@ -69,9 +69,9 @@ class WorkKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """The work of one file group, which takes about so many rows, updates and new ones alike.
+    """The work of one file group: about so many rows, updates and new ones together.
 
-    Where it `holds_known_keys` some were found in it, whatever their hashes are.
+    If it `holds_known_keys`, some rows have a key that was found in it, whatever their hashes are.
     """
 
     kind: WorkKind
@@ -111,7 +111,7 @@ class NewBuckets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnBuckets:
-    """Each writer generates an id. Two writers that create the same bucket conflict when they commit."""
+    """Each writer generates its own id. Two writers that create the same bucket conflict when they commit."""
 
     ids: Ids
     kind: WorkKind = WorkKind.CREATE
@@ -122,10 +122,10 @@ class OwnBuckets:
 
 @dataclass(frozen=True, slots=True)
 class SharedBuckets:
-    """The id follows from the bucket, as Java's non-blocking writers have it: two that create it meet in one group.
+    """The id depends only on the bucket, as with Java's non-blocking writers: two that create it share one group.
 
-    Groups that a replace commit `hides` stay hidden for as long as it is on the timeline, whatever is written to them
-    later; the bucket then goes on under the next id.
+    Groups that a replace commit `hides` stay hidden while it is on the timeline, whatever is written to them later;
+    the bucket then continues under the next id.
     """
 
     hides: Collection[FileGroupId] = ()
@@ -142,10 +142,10 @@ class SharedBuckets:
 class PartitionRows:
     """One partition of a write: its staged rows, its slices, and the numbers of their rows.
 
-    Slices whose keys were looked up have an entry in `looked_up`, by their place among `slices`, whether or not any
-    were found. `known_rows` of the staged ones have a key that was found; fewer if `counts_twice`, where slices that
-    several tasks looked into may share keys. Groups that are `planned` are about to be rewritten by a pending table
-    service and take no new rows.
+    Slices whose keys were looked up have an entry in `looked_up`, by their position in `slices`, whether or not any
+    were found. `known_rows` of the staged rows have a key that was found; it may be too many if `counts_twice`, since
+    slices that several tasks searched may share keys. Groups that are `planned` are about to be rewritten by a pending
+    table service and take no new rows.
     """
 
     partition: str
@@ -195,7 +195,7 @@ def plan_partition(
     if fresh > 0 and not only_updates:
         targets = _insert_targets(rows, settings, fresh, is_mor=is_mor)
     elif rows.counts_twice and not only_updates:
-        # Some rows may be new nevertheless. A group without rows is not created.
+        # Some rows may still be new. A group without rows is not created.
         targets = [_Target(None, 1)]
     filled = {target.place: target.rows for target in targets if target.place is not None}
     work: list[GroupWork] = []
@@ -252,7 +252,7 @@ def plan_buckets(
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The target of about `rows` new rows: the file group of the slice at this place, or a new one."""
+    """The target of about `rows` new rows: the file group of the slice at this position, or a new one."""
 
     place: int | None
     rows: int
@@ -283,9 +283,9 @@ def _insert_targets(rows: PartitionRows, settings: WriteSettings, count: int, *,
 
 
 def _row_bytes(rows: PartitionRows, settings: WriteSettings) -> float:
-    """What a row takes in a base file: as the existing files have it, else guessed from the rows in memory.
+    """The size of a row in a base file: from the existing files, or else estimated from the rows in memory.
 
-    Footers and bloom filters make up most of a tiny file, which therefore says little about rows.
+    Tiny files do not count: they consist mostly of footers and bloom filters.
     """
     known = {each.number: each.base_rows for each in rows.looked_up if each.base_rows}
     bases = [(place, s.base) for place, s in enumerate(rows.slices)]
@@ -296,12 +296,12 @@ def _row_bytes(rows: PartitionRows, settings: WriteSettings) -> float:
     return max(1.0, min(float(settings.row_bytes_estimate), staged * _COMPRESSION_GUESS))
 
 
-# Staged rows of one bin or of one task that stages them once more; and all that a bin reads, base files included.
+# Staged rows of one bin or of one task that stages rows again; and all that a bin reads, including base files.
 _STAGED_BYTES = 64 << 20
 _READ_BYTES = 512 << 20
 _TASKS_A_CORE = 2
-# How often a staged byte may be read by the bins before the rows are worth staging once more; and so little is read by
-# each of them without regret.
+# How often the bins may read a staged byte before it is worth staging the rows again; and how much each of them may
+# read in any case.
 _MOST_READS = 1.5
 _TINY_BYTES = 1 << 16
 
@@ -317,7 +317,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """The bins of planned rows. If they `need_restaging`, their rows are known only after that."""
+    """The bins of planned rows. If they `need_restaging`, their rows are known only afterwards."""
 
     planned: PlannedRows
     bins: tuple[Bin, ...]
@@ -393,7 +393,7 @@ def _staged_bytes(planned: PlannedRows) -> int:
 
 
 def gather_bins(engine: Engine, context: WriteContext, planned: Sequence[PlannedRows]) -> list[Bin]:
-    """The bins with the places of their rows."""
+    """The bins, and where their rows are."""
     binned = plan_bins(planned, parallelism=engine.parallelism)
     tasks = [
         (place, RestageTask(context, share, each.planned.routes, each.bin_of_work))

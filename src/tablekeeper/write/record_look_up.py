@@ -1,9 +1,9 @@
-"""Tagging by the record index: the index says for each staged key which file group has it, in whatever partition.
+"""Tagging by the record index, which knows for each key the file group that holds it, in any partition.
 
-A task takes staged batches and asks the shards of their keys, of which it reads the few blocks that matter, so that the
-cost follows the keys and not the table. A row whose key lies in another partition than the row names goes to that one,
-as Java's global indexes have it unless told to move rows; its batch is staged anew for that. An entry that points to a
-file group which is not there counts for nothing.
+A task takes staged batches and reads the few blocks of the index that hold their keys, so that the cost depends on the
+keys and not on the table. A row whose key is in another partition than the row names goes to that partition, as with
+Java's global indexes unless they are told to move rows; its batch is staged again. An entry for a file group that does
+not exist is ignored.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _look_up_in(
         answers |= {n: answer for n, answer in zip(waiting, found, strict=True) if not answer.strays}
         strays = sorted({partition for answer in found for partition in answer.strays} - known)
         known |= set(strays)
-        # Partitions that no row names and that have some of the keys all the same.
+        # Partitions that no row names, but that have some of the keys.
         snapshots += [load(strays)] if strays else []
         tasks = [replace(task, numbers=_numbers(known, snapshots)) for task in tasks]
     return LocatedRows.of(snapshots, [each for n in range(len(tasks)) for each in answers[n].located])
@@ -116,7 +116,7 @@ class _LookUpTask:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What was found; or, if keys lie in partitions that the task does not know, just these."""
+    """What was found; or, if keys are in partitions that the task does not know, only these partitions."""
 
     located: tuple[Located, ...] = ()
     strays: frozenset[str] = frozenset()

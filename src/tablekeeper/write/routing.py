@@ -1,10 +1,9 @@
 """Routing: every staged row of a partition to the piece of work that writes it.
 
 Rows whose key was found go to the work on that slice, the others to work that takes a range of key hashes. Pieces of
-work are packed into bins, and a task does the work of a bin. Where few bins share staged rows, each reads all of them
-and takes its own. Where many do, that would cost rows times bins: the rows are staged once more, sorted by bin, and
-each bin then reads its own and nothing else. So a staged row is read a bounded number of times, however many file
-groups there are.
+work are packed into bins, and a task does the work of a bin. If few bins share staged rows, each reads all of them and
+takes its own. If many do, that would cost rows times bins: the rows are staged again, sorted by bin, and each bin reads
+only its own. So a staged row is read a bounded number of times, however many file groups there are.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tablekeeper.write.tagging import TagPage, Tags, load_tags
 
 __all__ = ["BinRows", "NumberedBatch", "RestageTask", "RestagedBatch", "Routes", "load_rows_by_work", "restage_rows"]
 
-# Beside the columns of the rows in batches that were staged again.
+# Extra columns of the rows in batches that were staged again.
 _WORK_COLUMN = "\0work"
 
 NumberedBatch = tuple[int, StagedBatch]
@@ -51,8 +50,9 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class BinRows:
-    """Where the rows of a bin lie: in staged batches by `routes`; without any, in batches that name the work of each
-    row, or that are all for one piece of work.
+    """Where the rows of a bin are: in staged batches, picked by `routes`.
+
+    Without routes the batches name the work of each row, or all rows belong to one piece of work.
     """
 
     staged: tuple[NumberedBatch, ...]
@@ -61,7 +61,7 @@ class BinRows:
 
 @dataclass(frozen=True, slots=True)
 class RestageTask:
-    """Stage these batches once more. `bins[n]` is the bin of work `n`."""
+    """Stage these batches again. `bins[n]` is the bin of work `n`."""
 
     context: WriteContext
     staged: tuple[NumberedBatch, ...]
@@ -110,7 +110,7 @@ def restage_rows(task: RestageTask) -> list[RestagedBatch]:
 
 
 def load_rows_by_work(store: StorageHandle, source: BinRows, work: Sequence[int]) -> dict[int, pa.Table]:
-    """The rows of each of these pieces of work, in the order in which they came; work without rows is left out."""
+    """The rows of each piece of work, in their original order; work without rows is left out."""
     parts: dict[int, list[pa.Table]] = defaultdict(list)
     pages: dict[int, list[TagPage]] = {}
     is_wanted = np.zeros(max(work) + 1, bool)
@@ -138,7 +138,7 @@ def load_rows_by_work(store: StorageHandle, source: BinRows, work: Sequence[int]
 def _routed_batches(
     store: StorageHandle, staged: Sequence[NumberedBatch], routes: Routes
 ) -> tuple[list[pa.RecordBatch], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The batches, the positions in all of them of the rows that go somewhere, and the work of each of these."""
+    """The batches, the positions of the rows in them that have work, and the work of each."""
     pages = load_tags(store, routes.tags, [number for number, _ in staged])
     batches: list[pa.RecordBatch] = []
     positions: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
@@ -156,7 +156,7 @@ def _routed_batches(
 def _routed(
     routes: Routes, batch: pa.RecordBatch, pages: Sequence[TagPage]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows of a batch that go somewhere, and the work of each."""
+    """The rows of a batch that have work, and the work of each."""
     rows = np.concatenate([np.zeros(0, np.int64), *(page.rows for page in pages)])
     slices = np.concatenate([np.zeros(0, np.int64), *(page.slices for page in pages)])
     works = np.array(routes.of_slices, np.int64)[slices] if len(slices) else slices
@@ -173,14 +173,14 @@ def _routed(
 
 
 def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.Table:
-    """These rows, without a copy if they are all there are, in their order."""
+    """These rows; no copy if they are all rows in their order."""
     if len(rows) == batch.num_rows and (len(rows) == 0 or bool((np.diff(rows) == 1).all())):
         return pa.Table.from_batches([batch])
     return pa.Table.from_batches([batch.take(pa.array(rows))])
 
 
 def _runs(numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Each number of a sorted array, from where, and up to where it stands."""
+    """Each distinct number of a sorted array, with the start and the end of its run."""
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     for start, end in zip(starts, np.append(starts, len(numbers))[1:], strict=True):
         yield int(numbers[start]), int(start), int(end)

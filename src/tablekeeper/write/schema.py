@@ -39,7 +39,7 @@ def schema_after(
 ) -> pa.Schema:
     """The table's schema once rows of schema `incoming` are written; refuses rows that do not fit.
 
-    Number columns become strings with `widens_to_string` only, and those that the table lives by never.
+    Number columns become strings only with `widens_to_string`; key, partition and ordering columns never do.
     """
     if operation is Operation.DELETE:
         return table
@@ -58,7 +58,7 @@ def schema_after(
 
 
 def refuse_missing_keys(config: TableConfig, incoming: pa.Schema, *, looks_everywhere: bool) -> None:
-    """For rows to delete, which need no partition columns if their keys are looked for in all partitions."""
+    """For rows to delete, which need no partition columns if their keys are looked up in all partitions."""
     partition = () if looks_everywhere else config.partition_columns
     _refuse_missing(config, [*config.key_fields, *partition], incoming)
 
@@ -109,12 +109,12 @@ def with_present_schema(
     metadata: CommitMetadata,
     timeline: Timeline,
 ) -> CommitMetadata:
-    """The metadata to publish on `timeline`: with whatever others added to the schema meanwhile."""
+    """The metadata to publish on `timeline`, with what others have added to the schema in the meantime."""
     present = _load_news(environment, known, timeline)
     if present is None:
         return metadata
     try:
-        # If the schema of this write has strings where the present one has numbers, its caller asked for them.
+        # If the schema of this write has strings where the current one has numbers, its caller asked for them.
         both = plan_evolution(present, context.schema, widens_to_string=True).schema
     except InvalidRequestError as error:
         how = "in a way that does not go together with the rows of this write"
@@ -124,7 +124,7 @@ def with_present_schema(
 
 
 def _load_news(environment: TableEnvironment, known: KnownSchema, timeline: Timeline) -> pa.Schema | None:
-    """The present schema if it is another one."""
+    """The current schema if it is another one."""
     if _newest_completion(timeline) == known.completed_at:
         return None
     present = load_table_schema(environment.storage, environment.config, timeline)

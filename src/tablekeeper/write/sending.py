@@ -1,9 +1,9 @@
-"""Sending rows to the partition that they go to, after their keys were looked for in all partitions.
+"""Sends rows to the partition that they go to, after their keys were looked up in all partitions.
 
-Most rows are clear: their key was found in the partition that they name and nowhere else, or not at all. Of the others
-(`write/settle.py`) it may have to be known whether a slice still has a row of the key, and what its ordering value is:
-then a task ends with questions, and is run once more with the answers. A task takes a range of key hashes, so that all
-rows of a key meet in it.
+Most rows are clear: their key was found only in the partition that they name, or nowhere. For the others
+(`write/settle.py`) a task may need to know whether a slice still has a row of the key, and its ordering value. Then the
+task ends with questions, and runs again with the answers. A task takes a range of key hashes, and so gets all rows of a
+key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tablekeeper.write.tagging import TagPage, Tags, load_tags
 __all__ = ["Questions", "SendTask", "SlicePlace", "send_rows", "stored_schema"]
 
 _MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
-# Beside the columns of rows that decide about others.
+# Extra columns of the rows of unclear keys.
 _ROW = "\0row"
 _PART = "\0part"
 _SLICE = "\0slice"
@@ -39,7 +39,7 @@ _Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SlicePlace:
-    """The partition of a slice, and its number there."""
+    """The partition of a slice, and its number in it."""
 
     partition: str
     number: int
@@ -48,10 +48,10 @@ class SlicePlace:
 
 @dataclass(frozen=True, slots=True)
 class SendTask:
-    """Send the rows of these batches whose keys have hashes from the first to below the second of `hashes`.
+    """Send the rows of these batches whose keys have a hash in the range `hashes`.
 
-    `places` are those of the slices that were looked into. The files `stored` have the answers to the questions. If it
-    `deletes`, the rows are keys to delete.
+    `places` are the places of the slices that were searched. The files `stored` have the answers to the questions. If
+    it `deletes`, the rows are keys to delete.
     """
 
     context: WriteContext
@@ -65,24 +65,24 @@ class SendTask:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Keys of slices that have to be known about, in a file: batch `n` has those of slice `slices[n]`."""
+    """A file of keys whose stored rows a task needs: batch `n` has the keys to read from slice `slices[n]`."""
 
     file: str
     slices: tuple[int, ...]
 
 
 def stored_schema(context: WriteContext) -> pa.Schema:
-    """What is wanted of stored rows: the number of the slice, the key, and the ordering columns if they count."""
+    """Columns to read of stored rows: the number of the slice, the key, and the ordering columns if they count."""
     ordering = context.rule.ordering if context.rule.by_event_time else ()
     fields = [context.file_schema.field(name) for name in (KEY_COLUMN, *ordering)]
     return pa.schema([pa.field(_SLICE, pa.int64()), *fields])
 
 
 def send_rows(task: SendTask) -> tuple[Located, ...] | Questions:
-    """Kernel: the rows by the partition that they go to, or what has to be known first."""
+    """Kernel: the rows by the partition that they go to, or the questions to answer first."""
     rows, hits = _load(task)
     if task.deletes:
-        # A deletion of what is not there does no harm, wherever it is.
+        # Deleting a key that is not there does no harm.
         places, slices = hits.join(rows.keys)
         return _staged(task, rows, _Sent(places, slices, np.zeros(len(places), bool)))
     is_unclear = _unclear(rows, hits)
@@ -101,8 +101,10 @@ def send_rows(task: SendTask) -> tuple[Located, ...] | Questions:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of the task by number: their keys and the partitions that they name by number, their batch by its place
-    in the task, and their places in the batch. `paths` are the partitions, of slices too.
+    """The rows of the task by number.
+
+    It has their keys and the partitions that they name by number, the position of their batch in the task, and their
+    position in the batch. `paths` are the partitions, including those of slices.
     """
 
     distinct: pa.Array
@@ -116,7 +118,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Rows, the slice that each goes to or `NOWHERE`, and whether just its key leaves that slice."""
+    """Rows, the slice that each goes to or `NOWHERE`, and whether only its key goes there, to be deleted."""
 
     rows: _Numbers
     slices: _Numbers
@@ -169,11 +171,11 @@ def _load(task: SendTask) -> tuple[_Rows, Hits]:
 
 
 def _unclear(rows: _Rows, hits: Hits) -> _Mask:
-    """By key: whether its rows and the slices that have it are of several partitions."""
+    """By key: whether its rows and the slices that have it are in several partitions."""
     keys = np.concatenate([rows.keys, hits.keys])
     homes = np.concatenate([rows.homes, rows.home_of_slice[hits.slices]])
     one = np.zeros(len(rows.distinct), np.int64)
-    # With repeated indices numpy keeps the last value: any of them serves to be compared with.
+    # With repeated indices numpy keeps the last value; any of them will do for the comparison.
     one[keys] = homes
     unclear: _Mask = np.zeros(len(rows.distinct), bool)
     unclear[keys[homes != one[keys]]] = True
@@ -181,9 +183,9 @@ def _unclear(rows: _Rows, hits: Hits) -> _Mask:
 
 
 def _asked(task: SendTask, hits: Hits) -> _Mask:
-    """Which hits have to be known about: all, if values are compared; otherwise where a log may have deleted a key.
+    """For which hits the stored row is needed: all, if values are compared; otherwise where a log may have deleted it.
 
-    If rows do not move, one that was found in one slice goes there.
+    If rows do not move, a row whose key is in one slice only goes there, whatever is stored.
     """
     if task.context.settings.moves_rows and task.context.rule.by_event_time:
         return np.ones(len(hits), bool)
@@ -235,7 +237,7 @@ def _settled(task: SendTask, rows: _Rows, is_unclear: _Mask, hits: Hits, asked: 
 
 
 def _newest(task: SendTask, rows: _Rows, is_unclear: _Mask) -> Versions:
-    """Of the rows of each unclear key the one that counts, with its number."""
+    """The row that counts for each unclear key, with its number."""
     mine = np.flatnonzero(is_unclear[rows.keys])
     wanted = [KEY_COLUMN, ARRIVAL_COLUMN, *task.context.rule.ordering, *_MARKS]
     files = {batch.file: number for number, (_, batch) in reversed(list(enumerate(task.staged)))}
@@ -252,7 +254,7 @@ def _newest(task: SendTask, rows: _Rows, is_unclear: _Mask) -> Versions:
 
 
 def _load_stored(task: SendTask, rows: _Rows, hits: Hits) -> tuple[pa.Table, _Numbers]:
-    """The stored rows that were asked for, and the place of that of each hit among them, or -1."""
+    """The stored rows that were asked for, and the position of each hit's row among them, or -1."""
     tables = [stored_schema(task.context).empty_table()]
     for file in task.stored or ():
         with task.context.store.storage.open_input(file) as source:

@@ -1,13 +1,15 @@
-"""Where the rows of keys go that a global index found in another partition than the rows name, or in several. Pure.
+"""Decides where a row goes whose key is in another partition than the row names, or in several (global index). Pure.
 
-- If rows do not move, a row goes to where its key is. Java does not look whether a log has deleted the key there, and
-  would find it in two places, had it gone elsewhere: a slice that had the key takes the row if no other has it now.
-- If rows move, a row updates the row of its key where that is all the same if it says of itself that it is deleted, or
-  if the stored row has a greater ordering value.
-- Otherwise it belongs to the partition that it names: it updates the row that is there, or is new there. Its key leaves
+- If rows do not move, a row goes to the slice that holds its key. If logs have deleted the key everywhere, the first
+  slice that held it takes the row: Java does not look for deletes in logs, and would find the key in two places if
+  the row went elsewhere.
+- If rows move, a row still updates the stored row in place if it is marked as deleted, or if the stored row has a
+  greater ordering value.
+- Otherwise it goes to the partition that it names, where it updates the stored row or is new. Its key is deleted from
   all other slices.
-- A slice that was found to have the key may have no row of it any more: a log deletes it. If no slice has one, all are
-  told so again but for the one that takes the row: a writer who brings the key back to one touches the same group.
+- A log may have deleted the key from a slice in which the index found it. If no slice has a row of the key, it is
+  deleted again from all but the slice that takes the row, so that this write conflicts with a concurrent one that
+  adds the key to one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Keys and slices that were found to have them, by number, sorted by key. A key stands once for each slice."""
+    """Pairs of a key and a slice in which it was found, by number, sorted by key."""
 
     keys: _Numbers
     slices: _Numbers
@@ -36,16 +38,16 @@ class Hits:
 
     @classmethod
     def of(cls, keys: _Numbers, slices: _Numbers, *, slice_count: int) -> Self:
-        """From pairs in any order, some of them several times."""
+        """From pairs in any order, with duplicates."""
         pairs = np.unique(keys * slice_count + slices)
         return cls(*np.divmod(pairs, slice_count))
 
     def where(self, mask: _Mask) -> Hits:
-        """Those for which the mask is true."""
+        """The hits for which the mask is true."""
         return Hits(self.keys[mask], self.slices[mask])
 
     def join(self, keys: _Numbers) -> tuple[_Numbers, _Numbers]:
-        """The place of each of these `keys` that was found, once for each slice that has it, and the slice."""
+        """The position of each of these `keys` that was found, once for each slice that has it, and the slice."""
         first = np.searchsorted(self.keys, keys, side="left")
         counts = np.searchsorted(self.keys, keys, side="right") - first
         places = np.repeat(np.arange(len(keys)), counts)
@@ -55,8 +57,10 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of each hit: that the slice has a row of the key, which has a greater ordering value than the new
-    one or not, that it is in the partition that the new row names, and that this row is a deletion.
+    """What is known about each hit.
+
+    `is_there`: the slice has a row of the key; `is_newer`: that row has a greater ordering value than the new one;
+    `is_own`: the slice is in the partition that the new row names; `is_deleted`: the new row is a deletion.
     """
 
     is_there: _Mask
@@ -67,7 +71,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Which hits take the row of their key, which it leaves, and the keys whose row is new in its partition."""
+    """Which hits take the row of their key, from which the key is deleted, and the keys whose row is new."""
 
     takes: _Mask
     leaves: _Mask
@@ -75,7 +79,7 @@ class Settled:
 
 
 def settle(hits: Hits, found: Found, keys: _Numbers, *, moves: bool) -> Settled:
-    """Send the one row of each of these `keys`, which are those of the hits and maybe more, to where it belongs."""
+    """Decide for the one row of each of these `keys`, which include those of the hits."""
     count = int(keys.max(initial=-1)) + 1
     is_lost = ~_any_of_key(hits, found.is_there, count)[hits.keys]
     if moves:

@@ -2,9 +2,9 @@
 known.
 
 Each source task writes one Arrow file under `.hoodie/.tablekeeper/staging/<id of the write>/` with one record batch
-for each partition (and bucket) that it met, and brings back an index of these batches. It is the shuffle of
-the write path: both engines run it alike, rows never pass through the JVM again, and a later task reads just
-the batches it needs. A task that runs twice writes two files; only the one whose index came back counts.
+for each of its partitions (and buckets), and returns an index of these batches. This takes the place of a shuffle:
+both engines run it in the same way, rows never pass through the JVM again, and a later task reads only the batches that
+it needs. A task that runs twice writes two files; only the one whose index was returned counts.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ __all__ = [
 
 _DELETED_COLUMN = "_hoodie_is_deleted"
 ARRIVAL_COLUMN = "\0arrival"
-"""Beside rows whose keys are looked for everywhere: when the row came, among those of its source part."""
+"""Extra column of rows whose keys are looked up in all partitions: the position of the row in its source part."""
 LEAVES_COLUMN = "\0leaves"
-"""The same: whether just the key of the row leaves the file group that the row is for."""
+"""Extra column of the same rows: true if only the key is for the file group, to be deleted from it."""
 
 
 def keyed_rows(context: WriteContext, batch: pa.RecordBatch) -> tuple[pa.Table, pa.DictionaryArray]:
@@ -140,7 +140,7 @@ def stage_rows(context: WriteContext, part: int, batches: Iterator[pa.RecordBatc
 def _as_they_arrive(
     keyed: Iterator[tuple[pa.Table, pa.DictionaryArray]],
 ) -> Iterator[tuple[pa.Table, pa.DictionaryArray]]:
-    # Rows of one key can name several partitions, by which they are about to be split.
+    # Rows of one key can name several partitions, and are about to be split by partition.
     arrived = 0
     for rows, paths in keyed:
         arrivals = np.arange(arrived, arrived + rows.num_rows)
@@ -181,7 +181,7 @@ def load_staged(store: StorageHandle, staged: Sequence[StagedBatch], *, keys_onl
 def each_staged(
     store: StorageHandle, staged: Sequence[tuple[int, StagedBatch]], *, columns: Collection[str] | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Staged batches with the number that each was given, one file after the other; of these columns, or of all."""
+    """Staged batches with their numbers, one file after the other; only these columns, if given."""
     by_file: dict[str, list[tuple[int, StagedBatch]]] = defaultdict(list)
     for number, batch in staged:
         by_file[batch.file].append((number, batch))
@@ -190,7 +190,7 @@ def each_staged(
         with store.storage.open_input(file) if data is None else pa.BufferReader(data) as stream:
             reader = pa.ipc.open_file(stream)
             if columns is not None:
-                # Nothing is read from the others.
+                # The others are not read.
                 places = [place for place, column in enumerate(reader.schema.names) if column in columns]
                 wanted = pa.ipc.IpcReadOptions(included_fields=places)
                 reader = pa.ipc.open_file(stream, options=wanted)
@@ -199,12 +199,12 @@ def each_staged(
 
 
 def staging_file(context: WriteContext, name: str) -> str:
-    """A path among the staged files of the write, new for each run of a task."""
+    """A new path among the staged files of the write, different in each run of a task."""
     return join_path(context.staging, f"{name}-{context.runtime.ids.number(1 << 62)}.arrow")
 
 
 def staging_format(context: WriteContext) -> pa.ipc.IpcWriteOptions:
-    """Compressed if the bytes go to another machine."""
+    """Compressed if the bytes are sent to another machine."""
     is_local = context.store.storage.spec.uri.startswith(("file:", "memory:"))
     return pa.ipc.IpcWriteOptions(compression=None if is_local else "lz4")
 
@@ -283,10 +283,10 @@ class _Stager:
         self._rows, self._groups, self._bytes = [], [], 0
 
     def _lanes(self, groups: npt.NDArray[np.int64]) -> int:
-        """Into how many ranges of key hashes each group is cut: no task has to read much more than its share."""
+        """The number of key hash ranges per group: no task has to read much more than its share."""
         if self._context.settings.index is IndexKind.BUCKET:
             return 1
-        # A task that looks for keys everywhere takes a range of them from all partitions.
+        # With a global index a task takes a range of hashes from all partitions.
         shared = 1 if self._context.looks_everywhere else len(self._partitions)
         rows_a_group = len(groups) / max(1, shared)
         return max(1, int(rows_a_group // _ROWS_A_LANE))
@@ -317,7 +317,7 @@ def _key_schema(context: WriteContext) -> pa.Schema:
 
 
 def refuse_too_many_partitions(count: int, context: WriteContext) -> None:
-    """A wrong partition column makes a partition of nearly every row: stop before the store is full of them."""
+    """A wrong partition column makes a partition for nearly every row: stop before the store is full of them."""
     limit = context.settings.max_partitions
     if count > limit:
         raise InvalidRequestError(

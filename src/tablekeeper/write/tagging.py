@@ -1,14 +1,15 @@
 """Tagging: which staged rows have a key that a file slice already holds.
 
-A task looks staged keys up in many slices at once: it knows the distinct staged keys, and passes the stored ones by
-them, many slices in a go. What is compared is thus each stored key once and each staged key once a task, however many
-slices there are. Only the key column of a base file is read, row group by row group, and groups whose
-range of keys cannot meet the staged ones are skipped; with a BLOOM index more of them are (`write/file_filters.py`).
-Keys of log files are in the base file too, but for two cases: a
-slice without base file, and logs whose writers looked their keys up before the base file was there (`overtaken_logs`).
+A task looks up staged keys in many slices at once: it holds the distinct staged keys, and compares the stored keys of
+many slices with them in one step. So each stored key is compared once, and each staged key once per task, however many
+slices there are. Only the key column of a base file is read, row group by row group. Row groups whose range of keys
+does not overlap with the staged keys are skipped; a BLOOM index skips more of them (`write/file_filters.py`).
+
+Keys of log files are in the base file too, except in two cases: a slice without a base file, and logs whose writers
+looked up their keys before the base file was visible (`overtaken_logs`).
 
 Tags come in pages, one for each staged batch: rows of the batch, and the number of the slice for each. A few travel
-with the result of the look-up; many are parked beside the staged rows, so that the driver holds counts and no rows.
+with the result of the look-up; many are written next to the staged rows, so that the driver holds counts and no rows.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _MOST_TRAVELLING_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class TagPage:
-    """Rows of one staged batch, and the slice that holds the key of each. A row is there once for each such slice."""
+    """Rows of one staged batch, and the slice that holds the key of each. A row occurs once for each such slice."""
 
     rows: npt.NDArray[np.int32]
     slices: npt.NDArray[np.int32]
@@ -110,7 +111,7 @@ def _read(store: StorageHandle, tags: Tags, wanted: Sequence[tuple[int, int]]) -
             yield batch, TagPage(rows.to_numpy(), slices.to_numpy())
 
 
-# Staged keys that one task knows at a time, and stored ones that it passes by them in one go.
+# Staged keys that a task holds at a time, and stored keys that it compares with them in one step.
 _KEYS_A_TASK = 4_000_000
 _KEYS_A_GO = 1 << 18
 _SHORT_STRINGS_BYTES = (1 << 31) - 1
@@ -118,7 +119,7 @@ _SHORT_STRINGS_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class SliceKeys:
-    """Look keys up in one slice: in its base file, and in these logs. `number` is that of the slice in the write."""
+    """Look up keys in one slice: in its base file, and in these logs. `number` is that of the slice in the write."""
 
     number: int
     file_slice: FileSlice
@@ -141,7 +142,7 @@ class TagTask:
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """What was found in one slice: as many staged rows have a key of it. It has about `base_rows` rows itself."""
+    """How many staged rows have a key that is in one slice, which has about `base_rows` rows."""
 
     number: int
     found: int
@@ -160,7 +161,7 @@ class Tagged:
 def plan_look_up(
     context: WriteContext, slices: Sequence[SliceKeys], staged: Sequence[tuple[int, StagedBatch]], *, tasks: int
 ) -> list[TagTask]:
-    """Tasks that together look all staged keys of a partition up in all its slices; about `tasks` of them. Pure."""
+    """About `tasks` tasks that together look up all staged keys of a partition in all its slices. Pure."""
     runs: list[list[tuple[int, StagedBatch]]] = []
     rows = _KEYS_A_TASK
     for each in staged:
@@ -194,7 +195,7 @@ def find_keys(task: TagTask) -> Tagged:
     counts = np.zeros(len(task.slices), np.int64)
     for page in pages:
         counts += np.bincount(page.slices, minlength=len(task.slices))
-    # A row stands once for each slice: they repeat only where a key is in several.
+    # A row occurs once for each slice: rows repeat only if a key is in several.
     rows = sum(len(page.rows) if matches.layers == 1 else len(np.unique(page.rows)) for page in pages)
     numbers = np.array([each.number for each in task.slices], np.int32)
     pages = [TagPage(page.rows, numbers[page.slices]) for page in pages]
@@ -209,21 +210,21 @@ def find_keys(task: TagTask) -> Tagged:
 
 
 def overtaken_logs(file_slice: FileSlice, base_completed_at: CompletionTime | None) -> tuple[LogFile, ...]:
-    """Logs of the slice that may hold keys which its base file has not; all of them if there is no base file. Pure.
+    """Logs of the slice that may hold keys which its base file does not; all of them if there is no base file. Pure.
 
-    A compaction leaves out keys that were deleted. A writer that began before it completed found such a key in the base
-    file before, and put the row into a log of the same group, where it now lies on a base file without the key. When
-    the base file became visible is not known if None is given.
+    A compaction leaves out keys that were deleted. A writer that began before the compaction completed may have found
+    such a key in the older base file, and put the row into a log of the same group, which is now on top of a base file
+    without the key. None says that it is not known when the base file became visible.
     """
     if file_slice.base is None or base_completed_at is None:
         return file_slice.logs
-    # A start is compared with an end: both were taken from one increasing clock.
+    # A requested time is compared with a completion time: both come from one increasing clock.
     limit = RequestedTime(base_completed_at.value)
     return tuple(log for log in file_slice.logs if log.instant < limit)
 
 
 class _StagedKeys:
-    """The distinct staged keys, which of them each row of each batch has, and what asks footers for them, if wanted."""
+    """The distinct staged keys, the key of each row of each batch, and the filter for footers, if there is one."""
 
     def __init__(self, keys: pa.ChunkedArray, rows: Sequence[int], *, filters_files: bool) -> None:
         if keys.nbytes > _SHORT_STRINGS_BYTES:
@@ -237,11 +238,11 @@ class _StagedKeys:
 
 
 class _Matches:
-    """Gathers stored keys of slices and finds them among the staged ones, many in one go."""
+    """Gathers stored keys of slices and looks for them among the staged keys, many in one step."""
 
     def __init__(self, staged: _StagedKeys) -> None:
         self._staged = staged
-        # A go costs as much as there are staged keys: it is worth it for at least as many stored ones.
+        # A step costs as much as there are staged keys: it is worth it for at least as many stored ones.
         self._keys_a_go = max(_KEYS_A_GO, len(staged.distinct))
         self._waiting: list[tuple[int, pa.Array]] = []
         self._waiting_rows = 0
@@ -250,25 +251,25 @@ class _Matches:
         self.layers = 0
 
     def add(self, place: int, keys: pa.Array | pa.ChunkedArray) -> None:
-        """Keys that the slice at this place of the task holds."""
+        """Keys that the slice at this position in the task holds."""
         self._waiting += [(place, chunk) for chunk in (keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys])]
         self._waiting_rows += len(keys)
         if self._waiting_rows >= self._keys_a_go:
             self._find()
 
     def pages(self, places: int) -> list[TagPage]:
-        """For each batch its rows whose key was found, and the place of the slice that holds it."""
+        """For each batch its rows whose key was found, and the position of the slice that holds it."""
         self._find()
         pairs = np.concatenate([np.zeros(0, np.int64), *self._found]) * places
         pairs += np.concatenate([np.zeros(0, np.int64), *self._places])
-        # A slice can bring a key several times.
+        # A slice can have a key several times.
         keys, slices = np.divmod(np.unique(pairs), places)
         layers = self._layers(keys, slices)
         self.layers = len(layers)
         return [_page(numbers, layers) for numbers in self._staged.numbers]
 
     def _layers(self, keys: npt.NDArray[np.int64], slices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int32]]:
-        """The slice of each key, or -1. There is one such layer, and more only if keys are in several slices."""
+        """The slice of each key, or -1. There are several such layers only if keys are in several slices."""
         firsts = np.flatnonzero(np.diff(keys, prepend=-1))
         rank = np.arange(len(keys)) - np.repeat(firsts, np.diff(firsts, append=len(keys)))
         layers = []
@@ -304,7 +305,7 @@ def _page(numbers: npt.NDArray[np.int32], layers: Sequence[npt.NDArray[np.int32]
 
 
 def _match_base_file(task: TagTask, base: BaseFile, staged: _StagedKeys, matches: _Matches, place: int) -> int:
-    """How many rows the base file has. Its keys are told to `matches`, as far as the staged ones can be among them."""
+    """The number of rows in the base file. Adds its keys to `matches`, without row groups that cannot match."""
     file = open_base_file(task.context.store, base)
     try:
         position = file.schema_arrow.get_field_index(KEY_COLUMN)

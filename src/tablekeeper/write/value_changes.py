@@ -1,8 +1,8 @@
-"""What a write means for a secondary index: which values come to which keys, and which go.
+"""What a write changes in a secondary index: which values it adds for which keys, and which it removes.
 
-Each file group that was written, or replaced, is read as readers see it before and after, as Java does: the entries
-that it had and has no more are taken away, and those that are new are added. Of a log only its keys are looked at.
-That a value goes in one file group and comes in another leaves it where it is: a clustering changes nothing.
+As in Java, each file group that was written or replaced is read as it was before and as it is after the write: entries
+that are gone are removed, and new ones are added. If only logs were added, only the rows of their keys are compared. An
+entry that moves from one file group to another stays in the index: a clustering changes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def value_logs(
 
 @dataclass(frozen=True, slots=True)
 class _ChangedGroup:
-    """A file group before and after the write; None where it was not there, or is not any more.
+    """A file group before and after the write; None where it did not exist, or does not any more.
 
     If only `logs` were added, their keys tell which rows can differ.
     """
@@ -84,7 +84,7 @@ class _CollectTask:
 
 
 def _changed_groups(environment: TableEnvironment, metadata: CommitMetadata, at_start: Timeline) -> list[_ChangedGroup]:
-    """Nobody else has changed these file groups since the write began: that would be a conflict."""
+    """The file groups that the write changed. Nobody else can have changed them since it began: that is a conflict."""
     written: dict[FileGroupId, list[WriteStat]] = defaultdict(list)
     for stat in metadata.stats:
         written[stat.group].append(stat)
@@ -115,7 +115,7 @@ def _changed_group(before: FileSlice | None, group: FileGroupId, stats: list[Wri
 
 
 def _collect(task: _CollectTask) -> Part:
-    """Kernel: the entries of some file groups that come and go, sorted by shard."""
+    """Kernel: the entries that some file groups add and remove, sorted by shard."""
     found = (each for group in task.groups for each in _found(task, group))
     return collected(task.context, found, partial(secondary_index_shards, shards=task.shards))
 
@@ -137,7 +137,7 @@ def _keys_of_logs(context: WriteContext, logs: tuple[LogFile, ...]) -> pa.Array:
 
 
 def _entries(task: _CollectTask, file_slice: FileSlice | None, among: pa.Array | None) -> pa.Array:
-    """The entries of the rows that a reader sees in the slice, of those with the keys `among` where they are given."""
+    """The entries of the rows that a reader sees in the slice; with `among`, only those of these keys."""
     context = task.context
     output = pa.schema([*_KEYS, context.file_schema.field(task.column)])
     found: list[pa.Array] = []
