@@ -59,6 +59,33 @@ STEPS: list[tuple[str, Callable[[tk.Table], Any], list[str]]] = [
 ]
 
 
+def rebuilt(make: Callable[..., World]) -> World:
+    """The index was dropped, and built again."""
+    world = indexed(make)
+    world.upsert(trips(("x", "sf", 2, 2.0)))
+    world.table.drop_index("record")
+    world.upsert(trips(("y", "sf", 2, 2.0)))
+    world.table.create_index("record", options=SMALL)
+    return world
+
+
+def test_the_metadata_table_is_compacted_after_the_index_was_dropped_and_built_again(
+    make: Callable[..., World],
+) -> None:
+    world = rebuilt(make)
+    world.upsert(trips(("z", "sf", 2, 2.0)))
+    compact_metadata(world)
+    refuse_wrong_record_index(world.table)
+
+
+def test_a_lost_file_of_an_index_that_was_built_again_is_still_missed(make: Callable[..., World]) -> None:
+    world = rebuilt(make)
+    files = [file.path for file in world.storage.list_files(".hoodie/metadata/record_index")]
+    world.storage.delete(next(path for path in files if path.endswith(".hfile")))
+    with pytest.raises(CorruptTableError, match="gone"):
+        compact_metadata(world)
+
+
 @pytest.mark.parametrize("table_type", ["cow", "mor"])
 def test_every_write_and_service_keeps_the_index_in_step(make: Callable[..., World], table_type: str) -> None:
     world = indexed(make, table_type)

@@ -43,19 +43,31 @@ def refuse_lost_commits(
     commits: Iterable[Instant],
     listings: Mapping[str, Sequence[FileInfo]],
 ) -> None:
-    """Raise `CorruptTableError` if `listings`, by metadata partition, lack a file that one of `commits` wrote there."""
+    """Raise `CorruptTableError` if `listings`, by metadata partition, lack a file that one of `commits` wrote there.
+
+    A partition that was dropped and built again begins with its newest build.
+    """
     there = {file.path for files in listings.values() for file in files}
     own = metadata_config(config)
-    for written in (load_written_paths(storage, own, commit) for commit in commits):
-        for path in sorted(written):
-            lies_at = join_path(METADATA_DIRECTORY, path)
-            if path.partition("/")[0] in listings and lies_at not in there:
-                raise CorruptTableError(file=lies_at, reason="it is gone, and a completed commit wrote it")
+    written: dict[str, set[str]] = {}
+    for commit in sorted(commits, key=lambda each: str(each.completed_at)):
+        paths = load_written_paths(storage, own, commit)
+        if _makes_another_partition(commit):
+            written = {each: written[each] for each in written.keys() - map(_partition_of, paths)}
+        for path in paths:
+            written.setdefault(_partition_of(path), set()).add(join_path(METADATA_DIRECTORY, path))
+    lost = set().union(*(written.get(partition, set()) for partition in listings)) - there
+    if lost:
+        raise CorruptTableError(file=min(lost), reason="it is gone, and a completed commit wrote it")
 
 
 def _makes_another_partition(commit: Instant) -> bool:
     time = commit.requested_at.value
     return time.startswith(_BEGINNINGS) and time.strip("0") != ""
+
+
+def _partition_of(path: str) -> str:
+    return path.partition("/")[0]
 
 
 def _instant_of(file: FileInfo) -> RequestedTime | None:
