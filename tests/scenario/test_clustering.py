@@ -126,6 +126,15 @@ def test_a_condition_leaves_other_partitions_alone(tables: TableBuilder) -> None
     assert everything(table) == before
 
 
+@pytest.mark.parametrize("metadata", ["true", "false"])
+def test_a_selected_partition_that_is_not_there_has_nothing_to_cluster(tables: TableBuilder, metadata: str) -> None:
+    table = busy_table(tables, options={**APART, "hoodie.metadata.enable": metadata})
+    selected = {"hoodie.clustering.plan.strategy.partition.selected": "nowhere,sf"}
+    result = table.cluster(order_by="fare", options=selected)
+    assert result is not None
+    assert {file.split("/")[0] for file in result.files} == {"sf"}
+
+
 def test_a_clustering_by_an_unknown_column_leaves_no_plan(tables: TableBuilder) -> None:
     table = busy_table(tables)
     with pytest.raises(InvalidRequestError, match="did you mean fare"):

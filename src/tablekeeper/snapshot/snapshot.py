@@ -117,7 +117,7 @@ def load_snapshot(
         if metadata_table is not None:
             files = metadata_table.files(wanted)
         elif listed is not None:
-            files = {partition: listed[partition] for partition in wanted}
+            files = {partition: listed.get(partition, []) for partition in wanted}
         else:
             files = load_files_by_listing(storage, wanted, runtime=runtime)
     replacing = _load_replacing(storage, config, timeline, runtime=runtime)
