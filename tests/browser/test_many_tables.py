@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from urllib.request import urlopen
 
 import pytest
 
@@ -96,12 +97,12 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_a_page_of_a_lake_of_20_000_tables_is_quick(
     crowded: Served, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = crowded.client()
     clock = SYSTEM_RUNTIME.clock
     taken = []
     for _ in range(ROUNDS):
         started_s = clock.monotonic_s()
-        shown = client.get(path)
+        with urlopen(crowded.url + path, timeout=60) as answer:
+            shown = answer.read().decode()
         taken.append(clock.monotonic_s() - started_s)
     with capsys.disabled():
         sys.stdout.write(f"\n{path}: {median(taken) * 1000:.0f} ms (slowest {max(taken) * 1000:.0f} ms)\n")
