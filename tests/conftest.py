@@ -64,6 +64,11 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("tablekeeper")
 
 
+# Whoever starts the workers may have loaded readline, which hands them the size of a terminal that they do not have.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
+
 def folder_marker(path: Path) -> str | None:
     """The marker of a test file: the first folder below `tests/`, if it is one of ours."""
     if not path.is_relative_to(TESTS):
