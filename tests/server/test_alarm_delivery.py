@@ -16,9 +16,10 @@ from aiosmtpd.controller import Controller
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.app import open_service
 from tablekeeper.server.model import Alarm, Delivery
 from tablekeeper.server.observe.channels import load_channels, parse_channels
-from tablekeeper.server.observe.delivery import MOST_TRIES, AlarmDelivery, mail_of, slack_of
+from tablekeeper.server.observe.delivery import MOST_TRIES, AlarmDelivery, mail_of, slack_of, webhook_of
 from tablekeeper.server.settings import AlarmChannel, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewAlarm
 from tablekeeper.server.store.sql import SqlJobStore, open_store
@@ -26,6 +27,7 @@ from tests.server.conftest import StoreClock
 from tests.support.served import free_port
 
 SECRET = "T000-very-secret"
+MAIL = '[[channel]]\nkind="email"\ntarget="a@b"'
 
 
 class HttpReceiver:
@@ -149,6 +151,31 @@ def test_what_cannot_be_delivered_is_given_up_in_the_end(jobs: SqlJobStore, capl
     assert jobs.claim_deliveries(10, hold_s=0) == []
 
 
+def test_a_message_that_cannot_be_sent_neither_holds_up_the_others_nor_shows_what_it_carries(
+    jobs: SqlJobStore, receiver: HttpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As a channel that no check foresaw: the client refuses this header.
+    odd = AlarmChannel("odd", "webhook", receiver.url, {"authorization": f"Bearer {SECRET}\n…"})
+    (hook,) = parse_channels([f"webhook={receiver.url}"])
+    jobs.open_alarm(NewAlarm("k", "failed", "x", names(odd, hook)))
+    assert delivery_to(jobs, odd, hook).run_once() == 1
+    assert len(receiver.got) == 1
+    assert "the message cannot be sent: UnicodeEncodeError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_messages_lead_to_what_they_are_about_and_mail_has_a_date_and_a_short_subject() -> None:
+    alarm = Alarm(1, "failed:7", "failed", "compaction of a.b failed: " + "long " * 60, opened_ms=0, operation_id=7)
+    delivery = Delivery(1, alarm, "c", False, 0, 0)
+    assert webhook_of(delivery, "https://keeper")["link"] == "https://keeper/operations/7"
+    assert str(slack_of(delivery, "https://keeper")["text"]).endswith("(https://keeper/operations/7)")
+    mail = mail_of(delivery, "https://keeper", to="a@b")
+    assert mail["Date"] == "Thu, 01 Jan 1970 00:00:00 +0000"
+    assert len(mail["Subject"]) < 150
+    assert mail["Subject"].endswith("…")
+    assert "https://keeper/operations/7" in mail.get_content()
+
+
 def test_slack_gets_one_line_in_which_names_mean_nothing(jobs: SqlJobStore, receiver: HttpReceiver) -> None:
     (slack,) = parse_channels([f"slack={receiver.url}"])
     jobs.open_alarm(NewAlarm("k", "late", "<!channel> & <b>", names(slack)))
@@ -218,6 +245,11 @@ def test_targets_are_neither_logged_nor_shown(
         ("webhook", "", "write it as webhook=URL"),
         (f"slack=ftp://x/{SECRET}", "", "no http or https address"),
         (f"slack=https://x/{SECRET} y", "", "no http or https address"),
+        (f"slack=https://x:port/{SECRET}", "", "no http or https address"),
+        (f"slack=https://[::1/{SECRET}", "", "no http or https address"),
+        (f"webhook=https://{'x' * 70}.example.org/{SECRET}", "", "no http or https address"),
+        ("email=a@[b", "localhost:25", "no mail address"),
+        ("email=a@b,c@d", "localhost:25", "no mail address"),
         ("email=nobody", "localhost:25", "no mail address"),
         ("email=a@example.org", "", "mail needs a server"),
         ("email=a@example.org", "localhost:mail", "is a number"),
@@ -237,6 +269,9 @@ def test_channels_that_cannot_work_are_refused_without_naming_the_target(given: 
         ("channels = 1", "unknown setting 'channels'"),
         ("channel = 1", "written as"),
         ('[[channel]]\nname="a"\nkind="slack"\ntarget="http://x"\n' * 2, "same name"),
+        ('[[channel]]\nkind="webhook"\ntarget="http://x"\nauthorization="Bearer …"', "one line of ASCII"),
+        (f'[smtp]\nhost="x"\nstarttls="yes"\n{MAIL}', "starttls is true or false"),
+        (f'[smtp]\nhost="x"\nfrom="a\\nb"\n{MAIL}', "`from` of the mail server is one line"),
     ],
 )
 def test_a_file_of_channels_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -257,3 +292,15 @@ def test_the_end_of_an_alarm_is_told_from_its_beginning() -> None:
     assert [str(text).split(" ")[0] for text in told] == ["*opened*", "*resolved*"]
     ended = mail_of(Delivery(1, alarm, "c", True, 0, 0), "", to="a@b")
     assert "resolved: 1970-01-01 00:00:02 UTC" in ended.get_content()
+
+
+def test_alarms_lead_to_where_people_find_the_pages(tmp_path: Path, receiver: HttpReceiver) -> None:
+    channels = parse_channels([f"webhook={receiver.url}"])
+    settings = ServerSettings(work_dir=tmp_path, channels=channels, public_url="https://keeper.example.org/")
+    service = open_service(settings, runtime=SYSTEM_RUNTIME, address="http://127.0.0.1:9091")
+    service.store.open_alarm(NewAlarm("k", "backlog", "x", names(*channels)))
+    assert service.delivery.run_once() == 1
+    service.stop()
+    assert receiver.got[0]["link"] == "https://keeper.example.org/alarms"
+    with pytest.raises(InvalidRequestError, match="https://name:port"):
+        ServerSettings(work_dir=tmp_path, public_url="keeper")

@@ -40,6 +40,7 @@ ALLOWED = {
     (QUARANTINED, Signal.CANCEL): CANCELLED,
     (QUARANTINED, Signal.REVIVE): P,
     (FAILED, Signal.REVIVE): P,
+    (FAILED, Signal.CANCEL): CANCELLED,
     (CANCELLED, Signal.REVIVE): P,
 }
 FORBIDDEN = [edge for edge in product(Status, Signal) if edge not in ALLOWED]

@@ -83,6 +83,10 @@ def serve(
     ),
     tls_certificate: Annotated[Path | None, typer.Option(help="A PEM file.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="A PEM file.")] = None,
+    public_url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where people find the pages, if not at this address: alarms link there."),
+    ] = "",
     storage_option: StorageOption = None,
     debug: Debug = False,
 ) -> None:
@@ -116,6 +120,7 @@ def serve(
         channels=channels + (load_channels(alarm_file) if alarm_file is not None else ()),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
+        public_url=public_url,
     )
     start_logging(as_json=log_format is LogFormat.JSON, is_verbose=debug)
     if not allow:

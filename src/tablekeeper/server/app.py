@@ -57,7 +57,7 @@ class Service:
             context.store,
             context.settings.channels,
             timing=context.settings.timing,
-            address=context.instance.address,
+            address=context.settings.public_url.rstrip("/") or context.instance.address,
             jitter=context.runtime.ids.jitter,
         )
         self._threads: dict[str, Periodic] = {}
@@ -69,7 +69,8 @@ class Service:
     def start(self) -> None:
         """Run all loops in the background."""
         timing = self.context.settings.timing
-        # Before anything else: others see who holds what.
+        # Before anything else: others see who holds what, and miss nobody who was only started again.
+        self.store.replace_instances(self.context.instance)
         self.beat.run_once()
         for name, run_once, every_s in (
             ("beat", self.beat.run_once, timing.renew_every_s),

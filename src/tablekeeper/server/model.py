@@ -156,6 +156,8 @@ _TRANSITIONS: Mapping[tuple[Status, Signal], Status] = {
     (Status.CLAIMED, Signal.CANCEL): Status.CANCELLED,
     (Status.RUNNING, Signal.CANCEL): Status.CANCELLED,
     (Status.QUARANTINED, Signal.CANCEL): Status.CANCELLED,
+    # Somebody has seen the failure and gives the operation up, which ends its alarm.
+    (Status.FAILED, Signal.CANCEL): Status.CANCELLED,
     (Status.PENDING, Signal.QUARANTINE): Status.QUARANTINED,
     (Status.CLAIMED, Signal.QUARANTINE): Status.QUARANTINED,
     (Status.RUNNING, Signal.QUARANTINE): Status.QUARANTINED,

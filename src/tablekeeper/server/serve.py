@@ -13,6 +13,7 @@ import socket
 import ssl
 import sys
 from dataclasses import replace
+from platform import node
 from types import FrameType
 
 import uvicorn
@@ -34,6 +35,7 @@ __all__ = ["serve"]
 _LOG = logging.getLogger(__name__)
 _GRPC_THREADS = 16
 _CLOSING_S = 5
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (compared, not listened at)
 _BACKLOG = 2048
 # A request needs the interpreter for several short moments, and waits that long for each while a loop is running.
 _SWITCH_S = 0.0005
@@ -167,7 +169,9 @@ def _refuse_open_door(service: Service, settings: ServerSettings) -> None:
 
 def _address(settings: ServerSettings) -> str:
     scheme = "http" if settings.tls_certificate is None else "https"
-    return f"{scheme}://{_bracketed(settings.host)}:{settings.port}"
+    # Nobody can call an instance by the address that stands for all of its addresses.
+    host = node() if settings.host in _ALL_ADDRESSES else settings.host
+    return f"{scheme}://{_bracketed(host)}:{settings.port}"
 
 
 def _bracketed(host: str) -> str:

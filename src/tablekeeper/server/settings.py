@@ -78,6 +78,7 @@ class ServerSettings:
     """All of it. `allow` are the places that tables may lie in; without any, nothing can be registered by path.
 
     `work_dir` keeps the logs and results of attempts, and the SQLite file unless `database_url` names another one.
+    `public_url` is where people find the pages, if not at the address of the instance: alarms link there.
     """
 
     work_dir: Path
@@ -95,8 +96,11 @@ class ServerSettings:
     channels: tuple[AlarmChannel, ...] = ()
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    public_url: str = ""
 
     def __post_init__(self) -> None:
+        if self.public_url and not self.public_url.startswith(("http://", "https://")):
+            raise InvalidRequestError(f"--public-url {self.public_url}: write it as https://name:port")
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port)):
             if port is not None and not 0 <= port <= 65535:
                 raise InvalidRequestError(f"{name} {port}: a port is a number from 0 (any free one) to 65535")

@@ -30,6 +30,7 @@ operation_pages = APIRouter(prefix="/operations", include_in_schema=False)
 _VERBS: Mapping[str, Mapping[str, str]] = {
     "cancel": {
         "pending": "It waits, and will not run. Its plan stays on the timeline, if it has one.",
+        "failed": "It will not be tried again, and its alarm ends. Its plan stays on the timeline, if it has one.",
         "quarantined": "It will not be tried again. Its plan stays on the timeline, if it has one.",
         "": "It is asked to stop. What its attempt wrote is rolled back, and its plan stays on the timeline.",
     },

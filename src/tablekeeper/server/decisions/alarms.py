@@ -109,6 +109,7 @@ def _of_queues(depths: Iterable[QueueDepth]) -> Iterable[Firing]:
 def _of_instances(world: World, timing: Timing) -> Iterable[Firing]:
     for each in world.instances:
         silent_s = (world.now_ms - each.seen_ms) / 1000
-        if silent_s > timing.instance_gone_s:
+        # One that was told to stop may leave jobs behind, which others adopt: nobody has to do anything.
+        if silent_s > timing.instance_gone_s and not each.is_draining:
             text = f"instance {each.instance_id} on {each.host} was last seen {silent_s:.0f} s ago"
             yield Firing(f"instance-gone:{each.instance_id}", "instance_gone", text)

@@ -120,7 +120,8 @@ class AlarmLoop:
             recovered=frozenset(each.operation_id for each in operations if self._is_recovered(each)),
             quarantined=tuple(self._load_quarantined()),
             depths=tuple(store.queue_depths()),
-            instances=tuple(store.list_instances()),
+            # Without this one: however slow its machine is, it is there.
+            instances=tuple(each for each in store.list_instances() if each.instance_id != self._context.instance_id),
         )
 
     def _load_quarantined(self) -> Iterator[ManagedTable]:

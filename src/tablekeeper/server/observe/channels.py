@@ -14,6 +14,7 @@ A target can be a secret (Slack's addresses are), so errors name the channel and
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = ["KINDS", "load_channels", "parse_channels"]
 
 KINDS = ("webhook", "slack", "email")
 _SMTP_FIELDS = ("host", "port", "from", "starttls", "user", "password")
+_MAIL_ADDRESS = re.compile(r"[^@\s,;:<>()\[\]\"\\]+@[^@\s,;:<>()\[\]\"\\]+")
 _CHANNEL_FIELDS = ("name", "kind", "target", "authorization")
 
 
@@ -73,18 +75,35 @@ def _checked(channel: AlarmChannel) -> AlarmChannel:
     if channel.kind not in KINDS:
         raise InvalidRequestError(f"alarm channel of the kind {channel.kind[:40]!r}: use {', '.join(KINDS)}")
     if channel.kind == "email":
-        if "@" not in channel.target or any(each.isspace() for each in channel.target):
+        if not _MAIL_ADDRESS.fullmatch(channel.target):
             raise InvalidRequestError(f"alarm channel {channel.name!r}: the target is no mail address")
         if not channel.options.get("host"):
             raise InvalidRequestError(f"alarm channel {channel.name!r}: mail needs a server, as in --smtp localhost:25")
         if not channel.options.get("port", "25").isdigit():
             raise InvalidRequestError(f"alarm channel {channel.name!r}: the port of the mail server is a number")
+        if not channel.options.get("from", "").isprintable():
+            raise InvalidRequestError(f"alarm channel {channel.name!r}: `from` of the mail server is one line")
+        # Anything else would be taken for "no", and a password would cross the network unencrypted.
+        if channel.options.get("starttls", "false") not in ("true", "false"):
+            raise InvalidRequestError(f"alarm channel {channel.name!r}: starttls is true or false, without quotes")
         return channel
-    parts = urlsplit(channel.target)
-    is_printable = channel.target.isascii() and channel.target.isprintable() and " " not in channel.target
-    if parts.scheme not in ("http", "https") or not parts.hostname or not is_printable:
+    if not _is_web_address(channel.target):
         raise InvalidRequestError(f"alarm channel {channel.name!r}: the target is no http or https address")
+    authorization = channel.options.get("authorization", "")
+    if not authorization.isascii() or not authorization.isprintable():
+        raise InvalidRequestError(f"alarm channel {channel.name!r}: the authorization is one line of ASCII characters")
     return channel
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        # Names with longer parts cannot be looked up, and other ports than numbers not be called.
+        is_place = bool(parts.hostname) and bool(str(parts.hostname).encode("idna")) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+    is_printable = text.isascii() and text.isprintable() and " " not in text
+    return parts.scheme in ("http", "https") and is_place and is_printable
 
 
 def _texts(given: Any, known: Sequence[str], *, where: str) -> dict[str, str]:

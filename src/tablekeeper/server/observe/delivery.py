@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.message import EmailMessage
+from email.utils import format_datetime
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
@@ -35,7 +36,7 @@ _TIMEOUT_S = 10.0
 _BATCH = 10
 # Longer than a batch can take.
 _HOLD_S = 300.0
-_FIELD = 200
+_MOST_SUBJECT = 120
 
 
 class UndeliveredError(TablekeeperError):
@@ -81,7 +82,7 @@ class AlarmDelivery:
             channel = self._channels.get(delivery.channel)
             if channel is None:
                 raise UndeliveredError("this instance has no such channel")
-            self._send[channel.kind](channel, delivery)
+            self._send_by(channel, delivery)
         except UndeliveredError as error:
             tries = delivery.tries + 1
             if tries >= MOST_TRIES:
@@ -95,6 +96,15 @@ class AlarmDelivery:
         _LOG.info("%s: delivered", what)
         self._store.finish_delivery(delivery, retry_in_s=None)
         return True
+
+    def _send_by(self, channel: AlarmChannel, delivery: Delivery) -> None:
+        try:
+            self._send[channel.kind](channel, delivery)
+        except UndeliveredError:
+            raise
+        except Exception as error:  # noqa: BLE001 (one message that cannot be sent must not hold up the others)
+            # Only its name: what it says can quote the target or the authorization.
+            raise UndeliveredError(f"the message cannot be sent: {type(error).__name__}") from None
 
     def _post(self, channel: AlarmChannel, body: Mapping[str, object]) -> None:
         headers = {"Content-Type": "application/json", "User-Agent": "tablekeeper"}
@@ -147,6 +157,7 @@ def webhook_of(delivery: Delivery, address: str) -> dict[str, object]:
         "table_id": alarm.table_id,
         "operation_id": alarm.operation_id,
         "service": address,
+        "link": _link(delivery, address),
     }
 
 
@@ -154,7 +165,7 @@ def slack_of(delivery: Delivery, address: str) -> dict[str, object]:
     """What Slack and its likes get: one line of text, with the three characters escaped that mean something there."""
     alarm = delivery.alarm
     text = alarm.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return {"text": f"*{_state(delivery)}* [{alarm.rule}] {text} ({address}/alarms)"}
+    return {"text": f"*{_state(delivery)}* [{alarm.rule}] {text} ({_link(delivery, address)})"}
 
 
 def mail_of(delivery: Delivery, address: str, *, to: str, sender: str = "") -> EmailMessage:
@@ -162,10 +173,13 @@ def mail_of(delivery: Delivery, address: str, *, to: str, sender: str = "") -> E
     alarm = delivery.alarm
     message = EmailMessage()
     # Headers are one line, whatever a table is called.
-    first_line = "".join(each if each.isprintable() else " " for each in alarm.text)[:_FIELD]
-    message["Subject"] = f"[tablekeeper] {_state(delivery)}: {first_line}"
+    line = "".join(each if each.isprintable() else " " for each in alarm.text)
+    shown = line if len(line) <= _MOST_SUBJECT else f"{line[: _MOST_SUBJECT - 1].rstrip()}…"
+    message["Subject"] = f"[tablekeeper] {_state(delivery)}: {shown}"
     message["From"] = sender or "tablekeeper@localhost"
     message["To"] = to
+    moment_ms = alarm.resolved_ms if delivery.is_resolved and alarm.resolved_ms is not None else alarm.opened_ms
+    message["Date"] = format_datetime(datetime.fromtimestamp(moment_ms / 1000, UTC))
     opened_id = f"<alarm-{alarm.alarm_id}-opened-{alarm.opened_ms}@tablekeeper>"
     if delivery.is_resolved:
         message["Message-ID"] = f"<alarm-{alarm.alarm_id}-resolved-{alarm.opened_ms}@tablekeeper>"
@@ -175,8 +189,14 @@ def mail_of(delivery: Delivery, address: str, *, to: str, sender: str = "") -> E
     lines = [alarm.text, "", f"rule: {alarm.rule}", f"since: {_moment(alarm.opened_ms)}"]
     if delivery.is_resolved and alarm.resolved_ms is not None:
         lines.append(f"resolved: {_moment(alarm.resolved_ms)}")
-    message.set_content("\n".join([*lines, f"{address}/alarms", ""]))
+    message.set_content("\n".join([*lines, _link(delivery, address), ""]))
     return message
+
+
+def _link(delivery: Delivery, address: str) -> str:
+    """The page that says most about it."""
+    operation_id = delivery.alarm.operation_id
+    return f"{address}/alarms" if operation_id is None else f"{address}/operations/{operation_id}"
 
 
 def _state(delivery: Delivery) -> str:

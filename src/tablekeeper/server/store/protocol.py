@@ -421,6 +421,10 @@ class OperationStore(Protocol):
         """This instance is there."""
         ...
 
+    def replace_instances(self, instance: NewInstance) -> None:
+        """Forget others of the same host and address: two cannot listen there, so they have ended."""
+        ...
+
     def list_instances(self) -> list[Instance]:
         """All that were seen within a day, with how many operations each holds."""
         ...

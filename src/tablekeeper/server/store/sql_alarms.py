@@ -224,6 +224,12 @@ class SqlInstances:
 
         self._database.write(work)
 
+    def replace_instances(self, instance: NewInstance) -> None:
+        is_there = (INSTANCE.c.host == instance.host, INSTANCE.c.address == instance.address)
+        others = delete(INSTANCE).where(*is_there, INSTANCE.c.instance_id != instance.instance_id)
+        if instance.address:
+            self._database.write(lambda connection: connection.execute(others))
+
     def list_instances(self) -> list[Instance]:
         held = (
             select(OPERATION.c.instance_id, func.count().label("running"))

@@ -373,9 +373,9 @@ class SqlOperations:
 
     def _cancel(self, connection: Connection, operation: Operation, reason: str) -> None:
         """End what nobody holds; leave a request for its holder otherwise. What has ended stays as it is."""
-        if operation.status in FINISHED:
+        if operation.status in (Status.COMPLETED, Status.CANCELLED):
             return
-        if operation.status in (Status.PENDING, Status.QUARANTINED):
+        if operation.status in (Status.PENDING, Status.QUARANTINED, Status.FAILED):
             _change(
                 connection,
                 operation.operation_id,
