@@ -22,6 +22,7 @@ from typing import Any
 import fastavro
 
 from tablekeeper.errors import CorruptTableError
+from tablekeeper.format.varint import encode_zigzag
 
 __all__ = [
     "decode_any_record",
@@ -76,7 +77,16 @@ def encode_record(schema_name: str, record: Mapping[str, Any], *, notes: Mapping
     header |= {key.encode(): value for key, value in (notes or {}).items()}
     entries = b"".join(_bytes_field(key) + _bytes_field(value) for key, value in header.items())
     return b"".join(
-        (_MAGIC, _varint(len(header)), entries, _varint(0), sync, _varint(1), _varint(len(content)), content, sync)
+        (
+            _MAGIC,
+            encode_zigzag(len(header)),
+            entries,
+            encode_zigzag(0),
+            sync,
+            encode_zigzag(1),
+            _bytes_field(content),
+            sync,
+        )
     )
 
 
@@ -173,18 +183,8 @@ class _Cursor:
         raise CorruptTableError(file=self.file, reason="a number in it is too long")
 
 
-def _varint(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _bytes_field(value: bytes) -> bytes:
-    return _varint(len(value)) + value
+    return encode_zigzag(len(value)) + value
 
 
 @lru_cache(maxsize=256)

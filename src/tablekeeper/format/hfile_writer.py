@@ -32,6 +32,7 @@ from tablekeeper.format.hfile_layout import (
     TRAILER_MAGIC,
     TRAILER_SIZE,
 )
+from tablekeeper.format.varint import encode_varint
 
 __all__ = ["encode_hfile"]
 
@@ -178,29 +179,19 @@ def _encode_file_info(totals: _Totals, *, schema_json: str, created_ms: int, mor
         **more,
     }
     message = b"".join(_encode_field(1, _encode_field(1, key) + _encode_field(2, value)) for key, value in info.items())
-    return PROTOBUF_MAGIC + _encode_varint(len(message)) + message
+    return PROTOBUF_MAGIC + encode_varint(len(message)) + message
 
 
 def _encode_trailer(fields: Mapping[int, int | bytes]) -> bytes:
     message = b"".join(_encode_field(number, value) for number, value in fields.items())
-    head = TRAILER_MAGIC + _encode_varint(len(message)) + message
+    head = TRAILER_MAGIC + encode_varint(len(message)) + message
     return head + bytes(TRAILER_SIZE - len(head) - 1) + bytes([MAJOR_VERSION])
 
 
 def _encode_field(number: int, value: int | bytes) -> bytes:
     if isinstance(value, int):
-        return _encode_varint(number << 3) + _encode_varint(value)
-    return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
-
-
-def _encode_varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+        return encode_varint(number << 3) + encode_varint(value)
+    return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value
 
 
 def _encode_vint(value: int) -> bytes:
