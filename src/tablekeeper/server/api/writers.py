@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
+from tablekeeper.model.results import Result
 from tablekeeper.server.api.parameters import parse_engine, parse_instants, parse_name, parse_run_parameters
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
@@ -92,15 +93,12 @@ class SubmitRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmittedPlan:
-    """What became of one plan of a request. `operation_id` is None where nothing had to be stored."""
+class SubmittedPlan(Result):
+    """The answer for one plan of a request. `operation_id` is None if nothing had to be stored."""
 
     instant: str
     state: str
     operation_id: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"instant": self.instant, "state": self.state, "operation_id": self.operation_id}
 
 
 @dataclass(frozen=True, slots=True)

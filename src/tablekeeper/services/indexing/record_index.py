@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from tablekeeper.config.metadata_settings import RecordIndexSettings
 from tablekeeper.config.table_properties import METADATA_PARTITIONS_KEY
@@ -24,6 +23,7 @@ from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.metadata_table.indexes import drop_metadata_indexes, load_metadata_indexes, without_indexes
 from tablekeeper.metadata_table.initialize import begin_metadata_table, begin_record_index
 from tablekeeper.model import BaseFile, FileSlice, Operation
+from tablekeeper.model.results import Result
 from tablekeeper.read.slice_rows import open_base_file
 from tablekeeper.snapshot.slices import load_all_files_by_listing, load_files_by_listing
 from tablekeeper.snapshot.snapshot import load_snapshot
@@ -41,7 +41,7 @@ _LEAST_ROW_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class IndexResult:
+class IndexResult(Result):
     """What became of an index: so many keys in so many shards, or that nothing had to be done."""
 
     index: str
@@ -49,10 +49,6 @@ class IndexResult:
     keys: int = 0
     shards: int = 0
     lock_held_s: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts under the names of the attributes."""
-        return asdict(self)
 
     def __repr__(self) -> str:
         size = f": {self.keys:,} keys in {self.shards} shards" if self.shards else ""
