@@ -135,6 +135,18 @@ def test_a_clean_takes_files_and_their_statistics_back() -> None:
     assert all(isinstance(record, ColumnStatsRecord) and record.is_deleted for record in found)
 
 
+def test_what_a_clean_takes_back_comes_in_one_order_in_every_process() -> None:
+    # A set of texts has another order in each: the same run would write other logs, or the same ones in another order.
+    names = [f"file-{number:02d}" for number in range(40)]
+    plan = plan_metadata_update(change_of_clean({"a": names[::-1]}), ALL, groups=GROUPS, instant=AT)
+    (listed,) = records_of(plan, "files")
+    assert isinstance(listed, FileListRecord)
+    assert list(listed.files) == names
+    for group in GROUPS["column_stats"]:
+        told = [each.subject for each in plan[FileGroupId("column_stats", group)] if isinstance(each, ColumnStatsRecord)]
+        assert told == sorted(told)
+
+
 def test_a_metadata_partition_without_file_groups_is_reported() -> None:
     with pytest.raises(CorruptTableError, match="column_stats"):
         plan_metadata_update(commit(("a", "x", 5)), ALL, groups={"files": ["f0"]}, instant=AT)

@@ -92,14 +92,14 @@ def plan_metadata_update(
 
 
 def _file_records(change: MetadataChange) -> list[MetadataRecord]:
-    partitions = dict.fromkeys(change.added, True) | dict.fromkeys(change.removed_partitions, False)
+    partitions = dict.fromkeys(change.added, True) | dict.fromkeys(sorted(change.removed_partitions), False)
     records: list[MetadataRecord] = []
     if partitions or not change.deleted:
         # Java writes this record with every commit, even an empty one.
         records.append(PartitionListRecord(partitions))
     for partition in sorted(change.added.keys() | change.deleted.keys()):
         files = {name: FileEntry(size) for name, size in change.added.get(partition, {}).items()}
-        files |= {name: FileEntry(0, is_deleted=True) for name in change.deleted.get(partition, ())}
+        files |= {name: FileEntry(0, is_deleted=True) for name in sorted(change.deleted.get(partition, ()))}
         if files:
             records.append(FileListRecord(partition, files))
     return records
@@ -111,7 +111,7 @@ def _column_records(change: MetadataChange, columns: Sequence[str]) -> Iterable[
             for column_range in change.ranges.get(join_path(partition, name), ()):
                 yield column_stats_record(partition=partition, file_name=name, column_range=column_range)
     for partition, names in change.deleted.items():
-        for name in names:
+        for name in sorted(names):
             for column in columns:
                 key = column_stats_key(partition=partition, file_name=name, column=column)
                 yield ColumnStatsRecord(key, name, deleted_column_range(column), is_deleted=True)
@@ -119,7 +119,7 @@ def _column_records(change: MetadataChange, columns: Sequence[str]) -> Iterable[
 
 def _deleted_filters(change: MetadataChange, instant: RequestedTime) -> Iterable[MetadataRecord]:
     for partition, names in change.deleted.items():
-        for name in names:
+        for name in sorted(names):
             if decode_base_name(name) is not None:
                 yield bloom_filter_record(partition=partition, file_name=name, instant=instant.value, is_deleted=True)
 
