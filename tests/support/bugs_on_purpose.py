@@ -5,7 +5,7 @@ They are in the modules beside; `simulated_bugs.py` looks for seeds that catch t
 
 from __future__ import annotations
 
-from tests.support import bugs_of_commits, bugs_of_fencing
+from tests.support import bugs_of_commits, bugs_of_fencing, bugs_of_service
 from tests.support.bug_registry import BUGS, Bug
 
-__all__ = ["BUGS", "Bug", "bugs_of_commits", "bugs_of_fencing"]
+__all__ = ["BUGS", "Bug", "bugs_of_commits", "bugs_of_fencing", "bugs_of_service"]

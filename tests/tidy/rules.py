@@ -25,7 +25,7 @@ IMPORT_HOMES: dict[str, tuple[str, ...]] = {
     "obstore": (r"storage/.*",),
     "kazoo": (r"txn/locks/zookeeper",),
     "fastapi": (r"server/.*",),
-    "sqlalchemy": (r"server/.*",),
+    "sqlalchemy": (r"server/.*", r"testing/service/.*"),
     "grpc": (r"server/.*",),
     "time": (r"runtime",),
     "uuid": (r"runtime",),

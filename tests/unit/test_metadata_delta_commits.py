@@ -143,7 +143,9 @@ def test_what_a_clean_takes_back_comes_in_one_order_in_every_process() -> None:
     assert isinstance(listed, FileListRecord)
     assert list(listed.files) == names
     for group in GROUPS["column_stats"]:
-        told = [each.subject for each in plan[FileGroupId("column_stats", group)] if isinstance(each, ColumnStatsRecord)]
+        told = [
+            each.subject for each in plan[FileGroupId("column_stats", group)] if isinstance(each, ColumnStatsRecord)
+        ]
         assert told == sorted(told)
 
 

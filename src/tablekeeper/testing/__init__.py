@@ -10,6 +10,9 @@ One seed and one version of the code give the same run, always. `python -m table
     assert not outcome.complaints
 """
 
+from importlib import import_module
+from importlib.util import find_spec
+
 from tablekeeper.testing.campaign import Campaign
 from tablekeeper.testing.draw import draw_history
 from tablekeeper.testing.history import Actor, Fault, FaultKind, History, Job, Shape
@@ -39,3 +42,7 @@ __all__ = [
     "shrink",
     "trace_lines",
 ]
+
+# With the extra `service` histories are about the management service, too.
+if all(find_spec(name) is not None for name in ("alembic", "prometheus_client", "sqlalchemy")):
+    import_module("tablekeeper.testing.service")

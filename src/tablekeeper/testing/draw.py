@@ -49,6 +49,7 @@ _ONE_HOST = 0.25
 _PAUSES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 30.0, 400.0)
 _SLEEPS_S = (90.0, 400.0, 400.0, 1_500.0)
 _MOST_OF_SORT = {"timeline": 3, "lock": 4, "heartbeat": 3, "metadata table": 8, "deleting": 4, "publishing": 4}
+_MOST_OF_SORT |= {"database": 40}
 _KINDS = (
     *[FaultKind.DEATH_BEFORE, FaultKind.DEATH_AFTER] * 3,
     *[FaultKind.SLEEP_BEFORE, FaultKind.SLEEP_AFTER] * 4,
@@ -58,16 +59,25 @@ _KINDS = (
 )
 
 
+_WORKERS = Actor("worker", (Job("compact"),) * 3)
+"""Stands for the first workers that a service starts."""
+
+
 def draw_history(seed: int | str, *, theme: str | None = None, shapes: Sequence[Shape] = ()) -> History:
     """The history of this seed: of any theme and table, or of these."""
     chance = chance_of("history", seed, theme or "", *shapes)
     chosen = theme or chance.choice((ANYTHING, ANYTHING, *THEMES))
-    if chosen == ANYTHING:
+    if chosen == ANYTHING or not _can_be_played(THEMES[chosen]):
         history = _draw_anything(chance, chance.choice(shapes or SHAPES), str(seed))
     else:
         shape = chance.choice(shapes or THEMES[chosen].shapes or SHAPES)
         history = _draw_theme(chance, THEMES[chosen], shape, str(seed))
     return _on_one_host(history) if chance_of("host", seed).random() < _ONE_HOST else history
+
+
+def _can_be_played(theme: Theme) -> bool:
+    """Jobs that need an extra are not there without it."""
+    return all(name in JOBS for slot in theme.slots for name in slot.jobs)
 
 
 def _on_one_host(history: History) -> History:
@@ -103,7 +113,7 @@ def _draw_theme(chance: Chance, theme: Theme, shape: Shape, schedule: str) -> Hi
 
 
 def _draw_faults(chance: Chance, theme: Theme, actors: Sequence[Actor]) -> list[Fault]:
-    hit = actors[: theme.faulty]
+    hit = [_WORKERS] if theme.hits_workers else actors[: theme.faulty]
     if theme.is_slow:
         return _draw_slow(chance, theme, actors)
     if theme.among:

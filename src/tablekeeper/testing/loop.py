@@ -93,6 +93,7 @@ class Loop:
         self.lives: list[Life] = []
         self._choose = choose
         self._fibers: list[Fiber] = []
+        self._killed: list[Life] = []
         self._timers: list[_Timer] = []
         self._numbers = itertools.count()
         self._names: dict[str, int] = {}
@@ -108,6 +109,11 @@ class Loop:
         """The number of a new process."""
         self.lives.append(life)
         return len(self.lives) - 1
+
+    def kill(self, life: Life) -> None:
+        """End a process from outside, before anybody goes on."""
+        life.is_dead = True
+        self._killed.append(life)
 
     def start_timer(self, life: Life, name: str, action: Callable[[], None], *, after_s: float) -> _Timer:
         """Run `action` in a fiber of the process once the time has come."""
@@ -132,6 +138,8 @@ class Loop:
     def run(self) -> None:
         """Until all main fibers are done. Whatever else is left of their processes is left as it is."""
         while any(fiber.is_main for fiber in self._fibers):
+            while self._killed:
+                self.bury(self._killed.pop())
             self._start_due()
             ready = [fiber for fiber in self._fibers if self._is_ready(fiber)]
             if ready:

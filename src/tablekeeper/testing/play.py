@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from dataclasses import dataclass, field, replace
 
 from tablekeeper.storage.memory import MemoryStorage, forget_memory
@@ -12,22 +11,19 @@ from tablekeeper.testing.choosing import Chooser, choose_by_seed, choose_by_turn
 from tablekeeper.testing.history import Actor, History
 from tablekeeper.testing.java_writer import java_insert, java_upsert
 from tablekeeper.testing.jobs import JOBS
-from tablekeeper.testing.loop import Fiber, Loop, TooLongError
+from tablekeeper.testing.loop import Loop, TooLongError
 from tablekeeper.testing.process import Process
 from tablekeeper.testing.record_index import record_index
 from tablekeeper.testing.start import FIRST_WRITES, load_start
-from tablekeeper.testing.store import SimulatedStorage
 from tablekeeper.testing.story import NAME_KEY, Commit, Story, Write, puts
 from tablekeeper.testing.verdict import judge, tidy_up
-from tablekeeper.testing.watch import Post, Watch
+from tablekeeper.testing.watch import Watch
 from tablekeeper.testing.worker import Worker, open_table
+from tablekeeper.testing.world import SPACE, URI, World
 from tablekeeper.timeline import load_commit_metadata, load_timeline
 from tablekeeper.timeline.properties_file import load_table_config
 
 __all__ = ["Outcome", "java_insert", "java_upsert", "play", "record_index"]
-
-_SPACE = "simulation"
-_URI = f"memory://{_SPACE}/table"
 
 
 @dataclass(frozen=True)
@@ -55,12 +51,12 @@ def play(history: History, *, chooser: Chooser | None = None) -> Outcome:
         return _Run(history, chooser).play()
     finally:
         logger.setLevel(level)
-        forget_memory(_SPACE)
+        forget_memory(SPACE)
 
 
 class _Run:
     def __init__(self, history: History, chooser: Chooser | None) -> None:
-        forget_memory(_SPACE)
+        forget_memory(SPACE)
         self._history = history
         turns = history.turns
         seeded = choose_by_seed(history.schedule) if turns is None else choose_by_turns(turns)
@@ -70,8 +66,9 @@ class _Run:
         self._story = Story()
         start = load_start(history.shape)
         self._loop.now_s = start.now_s
-        self._watch = Watch(history, self._story, self._loop, _URI)
-        store = MemoryStorage(_URI, runtime=Process(self._loop, "start", seed="copy").runtime)
+        self._watch = Watch(history, self._story, self._loop, URI)
+        self._world = World(history, loop=self._loop, watch=self._watch, story=self._story)
+        store = MemoryStorage(URI, runtime=Process(self._loop, "start", seed="copy").runtime)
         for path, content in start.files.items():
             store.put(path, content)
         self._note_first_writes()
@@ -93,8 +90,9 @@ class _Run:
         return self._go()
 
     def _is_tidy(self) -> bool:
-        caretaker = self._process(Actor("caretaker", ()), "caretaker")
-        self._loop.spawn(caretaker, "caretaker", lambda: self._tidy(caretaker), is_main=True)
+        caretaker = self._world.process("caretaker")
+        self._watch.post_of(caretaker).doing = "tidy up, clean and archive"
+        self._world.start(caretaker, lambda: tidy_up(self._worker(Actor("caretaker", ()), caretaker)))
         return self._go()
 
     def _go(self) -> bool:
@@ -105,19 +103,16 @@ class _Run:
             self._story.complain("bounded", str(error))
             return False
         for fiber, failure in self._loop.failed:
-            self._broke(fiber.name, failure)
+            self._world.broke(fiber.name, failure)
         return not any(complaint.startswith("broken") for complaint in self._story.complaints)
 
-    def _begin(self, actor: Actor, job: int, incarnation: int = 0) -> Fiber:
+    def _begin(self, actor: Actor, job: int, incarnation: int = 0) -> None:
         """A process of the actor, from this job on."""
         name = actor.name if incarnation == 0 else f"{actor.name}/again-{incarnation}"
-        process = self._process(actor, name)
-        return self._loop.spawn(process, name, lambda: self._live(actor, process, job, incarnation), is_main=True)
-
-    def _process(self, actor: Actor, name: str) -> Process:
-        process = Process(self._loop, name, seed=name, skew_s=actor.skew_s, parallel=actor.parallel, host=actor.host)
-        self._watch.posts[name] = Post(actor.name)
-        return process
+        process = self._world.process(
+            name, actor=actor.name, skew_s=actor.skew_s, parallel=actor.parallel, host=actor.host
+        )
+        self._world.start(process, lambda: self._live(actor, process, job, incarnation))
 
     def _live(self, actor: Actor, process: Process, first: int, incarnation: int) -> None:
         post = self._watch.post_of(process)
@@ -132,37 +127,24 @@ class _Run:
                 process.sleep(job.after_s)
                 self._watch.remark(process, f"begins {job.kind}")
                 JOBS[job.kind].run(worker)
-        except Exception as error:
-            self._broke(process.name, error)
         finally:
             # The next process of the actor goes on with its next job.
             if process.is_dead and post.job + 1 < len(actor.jobs) and not self._is_over():
                 self._begin(actor, post.job + 1, incarnation + 1)
 
     def _worker(self, actor: Actor, process: Process) -> Worker:
-        storage = SimulatedStorage(_URI, process, self._watch, has_scopes=self._history.shape.has_scopes)
+        storage = self._world.storage_of(process)
         table = open_table(storage, process, options_in=self._watch.storage, repeats_tasks=actor.repeats_tasks)
         worker = Worker(
             table,
             storage,
             process=process,
-            story=self._story,
+            world=self._world,
             chance=chance_of("worker", actor.name),
             name=actor.name,
         )
         self._watch.post_of(process).worker = worker
         return worker
-
-    def _tidy(self, process: Process) -> None:
-        self._watch.post_of(process).doing = "tidy up, clean and archive"
-        try:
-            tidy_up(self._worker(Actor("caretaker", ()), process))
-        except Exception as error:
-            self._broke(process.name, error)
-
-    def _broke(self, name: str, error: BaseException) -> None:
-        trace = "".join(traceback.format_exception(error)[-3:])
-        self._story.complain("broken", f"{name} raised {type(error).__name__}: {error}\n{trace}")
 
     def _is_over(self) -> bool:
         return self._story.complaints != []

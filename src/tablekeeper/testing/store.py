@@ -17,7 +17,7 @@ from tablekeeper.testing.history import Fault, FaultKind
 from tablekeeper.testing.loop import Call, Died
 from tablekeeper.testing.process import Process
 
-__all__ = ["CHANGES", "SORTS", "SimulatedStorage", "Witness", "sort_of"]
+__all__ = ["CHANGES", "SORTS", "SimulatedStorage", "Witness", "sort_of", "take_step"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,10 @@ _SORTS = {
     ".hoodie/.heartbeat/": "heartbeat",
     ".hoodie/metadata/": "metadata table",
     ".hoodie/": "",
+    # Of a service, where there is one.
+    "database/": "database",
+    "engine/": "engine",
+    "request/": "request",
 }
 SORTS = ("timeline", "lock", "heartbeat", "metadata table", "deleting", "publishing")
 """Sorts of calls that decide something."""
@@ -160,48 +164,69 @@ class SimulatedStorage:
         return scope if self._has_scopes else None
 
     def _step(self, kind: str, path: str, call: Callable[[], T]) -> T:
-        process, witness = self._process, self._witness
-        if process.is_dead:
-            raise Died
         about_to = Call(kind, path, kind in CHANGES)
-        if process.loop.current is None:
-            return call()
-        process.loop.park(call=about_to)
-        fault = witness.fault_at(process, about_to)
-        if fault is not None:
-            self._before(fault, path)
-        try:
-            answer = call()
-        except Exception as error:
-            witness.saw(process, about_to, error, fault)
-            raise
-        witness.saw(process, about_to, answer, fault)
-        if fault is not None:
-            self._after(fault, path)
-        return answer
+        return take_step(self._process, self._witness, about_to, call, failure=_storage_error)
 
-    def _before(self, fault: Fault, path: str) -> None:
-        match fault.kind:
-            case FaultKind.DEATH_BEFORE:
-                self._die()
-            case FaultKind.SLEEP_BEFORE:
-                self._process.stop(fault.seconds)
-            case FaultKind.SLOW:
-                self._process.sleep(fault.seconds)
-            case FaultKind.CLOCK:
-                self._process.skew_s += fault.seconds
-            case FaultKind.ERROR_BEFORE:
-                raise StorageError(f"{path}: the call was not made (simulated)", path=path, transient=True)
 
-    def _after(self, fault: Fault, path: str) -> None:
-        match fault.kind:
-            case FaultKind.DEATH_AFTER:
-                self._die()
-            case FaultKind.SLEEP_AFTER:
-                self._process.stop(fault.seconds)
-            case FaultKind.ERROR_AFTER:
-                raise StorageError(f"{path}: the answer got lost (simulated)", path=path, transient=True)
+def take_step(
+    process: Process,
+    witness: Witness,
+    about_to: Call,
+    call: Callable[[], T],
+    *,
+    failure: Callable[[str, str], Exception],
+) -> T:
+    """Make a call that others may see: wait until it is this process's turn, and let go wrong what is to go wrong.
 
-    def _die(self) -> None:
-        self._process.is_dead = True
+    `failure` makes the error of a path and a text.
+    """
+    if process.is_dead:
         raise Died
+    if process.loop.current is None:
+        return call()
+    process.loop.park(call=about_to)
+    fault = witness.fault_at(process, about_to)
+    if fault is not None:
+        _go_wrong_before(process, fault, about_to.path, failure)
+    try:
+        answer = call()
+    except Exception as error:
+        witness.saw(process, about_to, error, fault)
+        raise
+    witness.saw(process, about_to, answer, fault)
+    if fault is not None:
+        _go_wrong_after(process, fault, about_to.path, failure)
+    return answer
+
+
+def _go_wrong_before(process: Process, fault: Fault, path: str, failure: Callable[[str, str], Exception]) -> None:
+    match fault.kind:
+        case FaultKind.DEATH_BEFORE:
+            _die(process)
+        case FaultKind.SLEEP_BEFORE:
+            process.stop(fault.seconds)
+        case FaultKind.SLOW:
+            process.sleep(fault.seconds)
+        case FaultKind.CLOCK:
+            process.skew_s += fault.seconds
+        case FaultKind.ERROR_BEFORE:
+            raise failure(path, "the call was not made (simulated)")
+
+
+def _go_wrong_after(process: Process, fault: Fault, path: str, failure: Callable[[str, str], Exception]) -> None:
+    match fault.kind:
+        case FaultKind.DEATH_AFTER:
+            _die(process)
+        case FaultKind.SLEEP_AFTER:
+            process.stop(fault.seconds)
+        case FaultKind.ERROR_AFTER:
+            raise failure(path, "the answer got lost (simulated)")
+
+
+def _die(process: Process) -> None:
+    process.is_dead = True
+    raise Died
+
+
+def _storage_error(path: str, what: str) -> StorageError:
+    return StorageError(f"{path}: {what}", path=path, transient=True)

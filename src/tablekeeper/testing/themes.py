@@ -40,7 +40,7 @@ class Theme:
     """Actors, and what goes wrong for the first `faulty` of them. No shapes are all shapes, no kinds are no faults.
 
     `among` is the sort of calls at which it goes wrong, for each of the faulty one fault; without any, all calls may.
-    `seconds` are how long sleeps and slow calls take.
+    `seconds` are how long sleeps and slow calls take. `hits_workers`: it goes wrong for the workers of a service.
     """
 
     name: str
@@ -55,7 +55,12 @@ class Theme:
     among: tuple[str, ...] = ()
     seconds: tuple[float, ...] = ()
     faulty: int = 1
+    hits_workers: bool = False
 
+
+_REQUESTS = ("report_plans", "submit_plan", "call_back")
+_INSTANCE = Slot(("serve",), (0.0, 1.0, 5.0, 70.0))
+_BUSY_WRITER = Slot(("upsert", "upsert", "delete", "plan_firm", *_REQUESTS), (0.0, 5.0, 20.0), least=3, most=5)
 
 ANYTHING = "anything"
 """The theme without one: any actors, any faults."""
@@ -331,6 +336,58 @@ THEMES: dict[str, Theme] = {
             (*_DEATHS, FaultKind.CLOCK),
             # No further: whoever dies with the lock holds it until its own clock says that the lease is over.
             skews_s=(0.0, -5.0, 5.0, 30.0),
+        ),
+        Theme(
+            "service",
+            (
+                _INSTANCE,
+                _INSTANCE,
+                _BUSY_WRITER,
+                Slot((*_REQUESTS, "take_plan_back", "cancel_operation", "cancel"), (5.0, 20.0, 60.0), most=3),
+            ),
+            (*_DEATHS, *_SLEEPS, *_ERRORS),
+            most_faults=2,
+        ),
+        Theme(
+            # For about as long as a lease is good for, so that it is over in the middle of something.
+            "sleeping service",
+            (_INSTANCE, Slot(("serve",), (0.0, 30.0)), _BUSY_WRITER, Slot(_REQUESTS, (5.0, 60.0), most=3)),
+            _SLEEPS,
+            among=("database",),
+            seconds=(30.0, 65.0, 90.0, 400.0),
+            before=("plan_firm",),
+        ),
+        Theme(
+            "database away",
+            (_INSTANCE, _INSTANCE, _BUSY_WRITER, Slot(("submit_plan", "report_plans"), (5.0, 60.0), most=3)),
+            (*_ERRORS, FaultKind.SLOW, *_DEATHS),
+            among=("database", "database"),
+            faulty=2,
+            before=("plan_firm",),
+        ),
+        Theme(
+            "workers of a service",
+            (
+                _INSTANCE,
+                Slot(("serve",), (20.0, 70.0)),
+                _BUSY_WRITER,
+                Slot(("execute_waiting", "cancel", "clean_at_once", "cancel_operation", "read"), (5.0, 60.0), most=3),
+            ),
+            (*_DEATHS, *_SLEEPS, *_ERRORS),
+            most_faults=2,
+            before=("plan_cancellable",),
+            hits_workers=True,
+        ),
+        Theme(
+            "requests to a service",
+            (
+                _INSTANCE,
+                Slot(("submit_plan", "report_plans", "take_plan_back"), (1.0, 5.0, 60.0), least=3, most=5),
+                Slot(("submit_plan", "report_plans", "cancel_operation", "upsert"), (1.0, 5.0, 60.0), least=2, most=4),
+                Slot(("plan_cancellable", "plan_firm", "clean_at_once", "cancel", "archive"), (0.5, 20.0), most=3),
+            ),
+            (*_ERRORS, *_DEATHS, FaultKind.SLOW),
+            before=("plan_firm",),
         ),
     )
 }

@@ -24,7 +24,7 @@ from tablekeeper.timeline import Timeline, load_timeline, load_written_paths
 from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.properties_file import load_table_config
 
-__all__ = ["INVARIANTS", "invariant", "judge", "tidy_up"]
+__all__ = ["INVARIANTS", "caretaker", "invariant", "judge", "tidy_up"]
 
 LAPSED_S = 1_000.0
 """Longer than any lease and any heartbeat, with what is allowed for clocks that differ."""
@@ -46,10 +46,22 @@ def invariant(function: Invariant) -> Invariant:
     return function
 
 
+Caretaker = Callable[[Worker], None]
+CARETAKERS: list[Caretaker] = []
+
+
+def caretaker(function: Caretaker) -> Caretaker:
+    """Register somebody who ends what was begun besides the table, before the table itself is tidied up."""
+    CARETAKERS.append(function)
+    return function
+
+
 def tidy_up(worker: Worker) -> None:
     """Resolve what is left, in a bounded number of rounds, and write once more."""
     table, process = worker.table, worker.process
     process.sleep(LAPSED_S)
+    for function in CARETAKERS:
+        function(worker)
     for _ in range(_ROUNDS):
         if _needs_doctor(worker):
             worker.attempt("tidy doctor", lambda: table.doctor(fix=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.format.commit_metadata import decode_commit_metadata
@@ -51,6 +52,7 @@ class Watch:
     def __init__(self, history: History, story: Story, loop: Loop, uri: str) -> None:
         self.story = story
         self.posts: dict[str, Post] = {}
+        self.shared: dict[object, Any] = {}
         self.coverage: set[int] = set()
         self._faults = {(fault.actor, fault.job, fault.among, fault.call): fault for fault in history.faults}
         self.has_record_index = history.shape.index == "record"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -30,6 +30,9 @@ from tablekeeper.testing.chance import Chance
 from tablekeeper.testing.process import Process
 from tablekeeper.testing.store import SimulatedStorage
 from tablekeeper.testing.story import NAME_KEY, Effect, Story, Write
+
+if TYPE_CHECKING:
+    from tablekeeper.testing.world import World
 
 __all__ = ["CITIES", "KEYS", "SCHEMA", "Worker", "open_table", "own_rows", "rows_of", "rows_of_unsorted", "trips"]
 
@@ -63,24 +66,30 @@ def rows_of_unsorted(frame: pa.Table) -> list[tuple[str, str, float]]:
 
 
 def open_table(
-    storage: Storage, process: Process, *, options_in: Storage | None = None, repeats_tasks: bool = False
+    storage: Storage,
+    process: Process,
+    *,
+    options_in: Storage | None = None,
+    options: Mapping[str, str] | None = None,
+    repeats_tasks: bool = False,
 ) -> Table:
-    """The table as this process has it, with the options that are remembered in it."""
+    """The table as this process has it, with the options that are remembered in it, and `options` over them."""
     kind = _RepeatingEngine if repeats_tasks else _SimulatedEngine
-    options = Options(None).merged_over(load_writer_options(options_in or storage))
-    return Table(storage, kind(process), options, runtime=process.runtime)
+    merged = Options(options).merged_over(load_writer_options(options_in or storage))
+    return Table(storage, kind(process), merged, runtime=process.runtime)
 
 
 class Worker:
     """One process at work. `is_disturbed` once a fault has happened to it, `is_hurt` once one of the store has."""
 
     def __init__(
-        self, table: Table, storage: SimulatedStorage, *, process: Process, story: Story, chance: Chance, name: str
+        self, table: Table, storage: SimulatedStorage, *, process: Process, world: World, chance: Chance, name: str
     ) -> None:
         self.table = table
         self.storage = storage
         self.process = process
-        self.story = story
+        self.world = world
+        self.story: Story = world.story
         self.chance = chance
         self.name = name
         self.is_disturbed = False
