@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.config.keys import INDEX_DROP
-from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.format.data_files import decode_base_name
 from tests.interop.hand_writer import HandWriter, listing_by_directories, listing_by_metadata_table
 from tests.support.java_hudi import JavaTable, rust_read
@@ -184,27 +182,6 @@ def test_statistics_of_every_type_are_those_that_java_writes(spark: Any, tmp_pat
     definitions = json.loads(Path(peer.java.path, ".hoodie/.index_defs/index.json").read_text(encoding="utf-8"))
     assert set(SCHEMA.names) <= set(definitions["indexDefinitions"]["column_stats"]["sourceFields"])
     assert peer.ours.indexes.columns == tuple(definitions["indexDefinitions"]["column_stats"]["sourceFields"])
-
-
-def test_an_index_that_we_do_not_keep_is_switched_off_and_java_builds_it_anew(spark: Any, tmp_path: Path) -> None:
-    indexes = {
-        "hoodie__metadata__global__record__level__index__enable": "true",
-        "hoodie__metadata__index__bloom__filter__enable": "true",
-        "hoodie__index__type": "GLOBAL_RECORD_LEVEL_INDEX",
-    }
-    peer = Peer(spark, tmp_path / "t", table_type="cow", partition_by="city", **indexes)
-    peer.java.write(rows(range(10), "a"), "upsert")
-    assert {"record_index", "bloom_filters"} <= set(peer.ours.config.metadata_partitions)
-    with pytest.raises(UnsupportedFeatureError, match="index bloom_filters "):
-        tk.Table.open(peer.java.path, engine="local").upsert(rows(range(100, 105), "a"))
-    consenting = tk.Table.open(peer.java.path, engine="local", options={INDEX_DROP: True})
-    result = consenting.upsert(rows(range(100, 105), "a"))
-    assert any("bloom_filters" in note and "record_index" not in note for note in result.notes)
-    assert set(peer.ours.config.metadata_partitions) == {"files", "column_stats", "partition_stats", "record_index"}
-    peer.check([*range(10), *range(100, 105)], probes=[(103, 1)])
-    peer.java.write(rows(range(103, 107), "a", ts=2), "upsert")
-    assert {"record_index", "bloom_filters"} <= set(peer.ours.config.metadata_partitions)
-    peer.check([*range(10), *range(100, 107)], probes=[(101, 1), (104, 2)])
 
 
 def test_values_of_a_new_column_are_found_before_and_after_javas_next_write(spark: Any, tmp_path: Path) -> None:
