@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tablekeeper.server.decisions.alarms import BACKLOG, World, plan_alarms
 from tablekeeper.server.decisions.choose import AGING_S, choose_next, urgencies
-from tablekeeper.server.decisions.due import foresee, plan_due, seconds_until_due, table_facts
+from tablekeeper.server.decisions.due import first_deadline_s, foresee, plan_due, seconds_until_due, table_facts
 from tablekeeper.server.decisions.explain import explain_operation
 from tablekeeper.server.decisions.outcomes import back_off_s, judge_attempt
 from tablekeeper.server.decisions.reconcile import plan_corrections, should_revive
@@ -143,7 +143,10 @@ def test_work_outside_of_the_window_waits_for_it_and_has_a_deadline() -> None:
     (due,) = plan_due(
         replace(QUIET, deltas_since_compaction=5, behind_since_ms=NOW_MS - 100_000), policy, now_ms=NOW_MS
     )
-    assert (due.delay_s, due.deadline_in_s) == (600.0, 200.0)
+    # Until the window opens nobody can do anything about it: a table that waits for it is not late.
+    assert (due.delay_s, due.deadline_in_s) == (600.0, 600.0 + 75.0)
+    assert first_deadline_s(policy, now_ms=NOW_MS) == 675.0
+    assert first_deadline_s(ALL, now_ms=NOW_MS) == 0.0
 
 
 def test_facts_of_a_table_say_how_far_reads_are_behind() -> None:
@@ -422,4 +425,4 @@ def test_an_operation_explains_itself(
         now_ms=NOW_MS,
     )
     assert sentence in told[0]
-    assert told[1:] == ["Why it is here: 5 delta commits.", "Attempt 1 on arrow timed out: slow."]
+    assert told[1:] == ["Why it is here: 5 delta commits.", "Attempt 1 on arrow: timed out: slow."]

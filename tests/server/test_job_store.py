@@ -276,6 +276,17 @@ def test_a_plan_that_was_taken_back_and_submitted_again_waits_again(store: SqlJo
     assert (again.operation.status, again.operation.is_deleted) == (Status.PENDING, False)
 
 
+def test_a_failed_plan_that_was_taken_back_is_submitted_again_as_the_new_request_says(
+    store: SqlJobStore, running: Operation
+) -> None:
+    store.settle(running.lease, Signal.FAIL, note="no such engine", counts_as_failure=True)
+    store.remove(running.table_id, [running.instant])
+    again = store.submit(Submission(running.table_id, running.instant, COMPACTION, engine="arrow", queue="q2"))
+    assert again.is_new
+    assert (again.operation.status, again.operation.is_deleted) == (Status.PENDING, False)
+    assert (again.operation.engine, again.operation.queue, again.operation.failures) == ("arrow", "q2", 0)
+
+
 def test_submitting_what_has_completed_does_not_run_it_again(store: SqlJobStore, running: Operation) -> None:
     store.settle(running.lease, Signal.COMPLETE, note="")
     again = store.submit(Submission(running.table_id, running.instant, COMPACTION))
@@ -286,6 +297,7 @@ def test_a_failed_operation_is_revived_with_its_failures_forgotten(store: SqlJob
     store.settle(running.lease, Signal.FAIL, note="broken", counts_as_failure=True)
     revived = store.revive(running.operation_id, note="by ann")
     assert (revived.status, revived.failures) == (Status.PENDING, 0)
+    store.settle_waiting(running.operation_id, Signal.COMPLETE, note="")
     with pytest.raises(ForbiddenTransitionError):
         store.revive(running.operation_id, note="again")
 

@@ -26,6 +26,7 @@ ALLOWED = {
     (P, Signal.COMPLETE): DONE,
     (P, Signal.CANCEL): CANCELLED,
     (P, Signal.QUARANTINE): QUARANTINED,
+    (P, Signal.REVIVE): P,
     (C, Signal.START): R,
     (C, Signal.COMPLETE): DONE,
     (C, Signal.RETRY): P,

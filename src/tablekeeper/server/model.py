@@ -161,6 +161,8 @@ _TRANSITIONS: Mapping[tuple[Status, Signal], Status] = {
     (Status.PENDING, Signal.QUARANTINE): Status.QUARANTINED,
     (Status.CLAIMED, Signal.QUARANTINE): Status.QUARANTINED,
     (Status.RUNNING, Signal.QUARANTINE): Status.QUARANTINED,
+    # What waits for its back-off waits no longer.
+    (Status.PENDING, Signal.REVIVE): Status.PENDING,
     (Status.QUARANTINED, Signal.REVIVE): Status.PENDING,
     (Status.FAILED, Signal.REVIVE): Status.PENDING,
     (Status.CANCELLED, Signal.REVIVE): Status.PENDING,

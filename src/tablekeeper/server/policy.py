@@ -108,6 +108,11 @@ class Policy:
         """Minutes until something may start; 0 inside of a window, or where there are none."""
         return min((window.minutes_until(minute_of_day) for window in self.windows or ()), default=0)
 
+    @property
+    def outside_windows(self) -> str:
+        """What is said of an operation that waits for a window."""
+        return f"outside of {', '.join(map(str, self.windows or ()))} UTC"
+
     def to_json(self) -> dict[str, Any]:
         """What is set, as JSON values."""
         shown: dict[str, Any] = {

@@ -33,6 +33,7 @@ from tablekeeper.server.model import (
     ServiceAction,
     Status,
     asked_for_instant,
+    is_asked_for,
     parse_priority,
 )
 from tablekeeper.server.places import AllowedPlaces
@@ -106,6 +107,10 @@ class AdminCalls:
         _require_for_options(caller, new.policy)
         if not caller.may_touch(db_name=new.db_name, base_path=uri):
             raise RefusedCallError(Refusal.FORBIDDEN, f"the token {caller.name!r} is not for {new.db_name} at {uri}")
+        if known is not None and (known.db_name, known.table_name) != (new.db_name, new.table_name):
+            raise RefusedCallError(
+                Refusal.WRONG_STATE, f"{uri} is registered as {known.name} already: remove it first, or use that name"
+            )
         self._refuse_taken_name(new)
         if known is not None and new.policy is not None and new.policy != parse_policy(known.policy):
             # As where a policy is changed by itself: that is no business of writers.
@@ -233,16 +238,24 @@ class AdminCalls:
         kind = ServiceAction.parse(action)
         for active in self._store.list_active(table.table_id):
             if active.action is kind and active.status is not Status.QUARANTINED and not active.is_planned:
-                return shown_operation(active, table)
+                self._ask_for(caller, active)
+                return shown_operation(self._store.load_operation(active.operation_id), table)
         submission = Submission(
             table.table_id,
             asked_for_instant(kind, self._store.now_ms()),
             kind,
-            why=f"{caller.name} asked for it",
+            why=_asked_by(caller),
             priority=table.priority,
             trace=current_trace(),
         )
         return shown_operation(self._store.submit(submission).operation, table)
+
+    def _ask_for(self, caller: Caller, waiting: Operation) -> None:
+        """Let what waits for its back-off, or for a window of the day, start now. What a person asked for stays so."""
+        instant = asked_for_instant(waiting.action, self._store.now_ms())
+        if is_asked_for(waiting.instant):
+            instant = waiting.instant
+        self._store.ask_for(waiting.operation_id, instant=instant, why=_asked_by(caller))
 
     def list_operations(self, caller: Caller, wanted: OperationFilter, page: Page) -> dict[str, Any]:
         """A page of operations, the newest first, with the key of the next page."""
@@ -313,10 +326,14 @@ class AdminCalls:
         return shown_operation(self._store.request_cancel(operation_id, text), table)
 
     def retry_operation(self, caller: Caller, operation_id: int) -> dict[str, Any]:
-        """Try a failed, cancelled or quarantined operation again."""
+        """Try a failed, cancelled or quarantined operation again, or one that waits without its back-off."""
         caller.require(Role.OPERATOR)
         _, table = self._operation(caller, operation_id)
-        return shown_operation(self._store.revive(operation_id, note=f"tried again by {caller.name}"), table)
+        revived = self._store.revive(operation_id, note=f"tried again by {caller.name}")
+        if not revived.is_planned:
+            self._ask_for(caller, revived)
+            revived = self._store.load_operation(operation_id)
+        return shown_operation(revived, table)
 
     def clear_operations(self, caller: Caller, db_name: str, table_name: str) -> int:
         """Remove a table's waiting and finished operations from the service; how many."""
@@ -409,6 +426,10 @@ class AdminCalls:
 
     def _shown(self, table: ManagedTable) -> dict[str, Any]:
         return {**shown_table(table), "effective_policy": self._store.effective_policy(table).to_json()}
+
+
+def _asked_by(caller: Caller) -> str:
+    return f"{caller.name} asked for it"
 
 
 def _require_for_tokens(caller: Caller) -> None:

@@ -76,7 +76,7 @@ def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterabl
     what = f"{operation.action.value.replace('_', ' ')}{instant} of {name}"
     subject = (operation.table_id, operation.operation_id)
     match operation.status:
-        case Status.FAILED if operation.operation_id not in world.recovered:
+        case Status.FAILED if operation.operation_id not in world.recovered and not operation.is_deleted:
             attempts = f"{operation.run_times} attempt{'' if operation.run_times == 1 else 's'}"
             text = f"{what} failed after {attempts}: {operation.note}"
             yield Firing(f"failed:{operation.operation_id}", "failed", text, *subject)

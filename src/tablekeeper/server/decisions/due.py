@@ -18,6 +18,7 @@ __all__ = [
     "REMEMBERED",
     "DueWork",
     "Outlook",
+    "first_deadline_s",
     "foresee",
     "misses_target",
     "plan_due",
@@ -79,7 +80,7 @@ def plan_due(
     `active` are actions of which the service has an operation that has no plan yet. `found_nothing` tells for an action
     the newest time of the timeline on which it found nothing to do.
     """
-    delay_s = 60.0 * policy.minutes_until_window(now_ms // 60_000 % MINUTES_PER_DAY)
+    delay_s = _delay_s(policy, now_ms)
     deadline_in_s = _deadline_in_s(summary, policy, now_ms)
     waiting = [
         DueWork(
@@ -230,11 +231,26 @@ def misses_target(summary: TimelineSummary, policy: Policy) -> bool:
     return policy.max_read_amplification is not None and bool(behind) and 1 + behind > policy.max_read_amplification
 
 
+def first_deadline_s(policy: Policy, *, now_ms: int) -> float:
+    """Seconds until what has missed its target should be done: none, or some time after the next window opens."""
+    delay_s = _delay_s(policy, now_ms)
+    return delay_s and delay_s + (policy.fresh_within_s or 0) - (_refresh_after_s(policy) or 0)
+
+
+def _delay_s(policy: Policy, now_ms: int) -> float:
+    return 60.0 * policy.minutes_until_window(now_ms // 60_000 % MINUTES_PER_DAY)
+
+
 def _deadline_in_s(summary: TimelineSummary, policy: Policy, now_ms: int) -> float | None:
-    """Seconds until the table misses its target; 0 or less if it has."""
+    """Seconds until the table misses its target; 0 or less if it has.
+
+    While the table waits for a window of the day it is not late: the deadline of a target that has passed by then
+    leaves the compaction as much time as elsewhere.
+    """
     deadline_s = None
     if policy.fresh_within_s is not None and summary.behind_since_ms is not None and summary.is_mor:
         deadline_s = policy.fresh_within_s - (now_ms - summary.behind_since_ms) / 1000
     if misses_target(summary, policy):
-        return 0.0 if deadline_s is None else min(0.0, deadline_s)
-    return deadline_s
+        deadline_s = 0.0 if deadline_s is None else min(0.0, deadline_s)
+    first_s = first_deadline_s(policy, now_ms=now_ms)
+    return max(deadline_s, first_s) if deadline_s is not None and first_s else deadline_s

@@ -26,19 +26,20 @@ def explain_operation(
             came = f"Its turn came by {turn}." if turn else ""
             return [held, *filter(None, [asked, came]), *why, *_past(attempts)]
         case _:
-            end = f"It is {operation.status.word}{f': {operation.note}' if operation.note else ''}."
-            return [end, *why, *_past(attempts)]
+            end = f"It is {operation.status.word}{f': {operation.note}' if operation.note else ''}"
+            return [_sentence(end), *why, *_past(attempts)]
 
 
 def _waiting(operation: Operation, table: ManagedTable, load: Load, limits: Limits, now_ms: int) -> list[str]:
     if table.quarantine:
-        return [f"It waits because the table is quarantined: {table.quarantine}."]
+        return [_sentence(f"It waits because the table is quarantined: {table.quarantine}")]
     if table.is_paused:
         return ["It waits because the table is paused."]
     if operation.not_before_ms > now_ms:
         until = f"It waits {(operation.not_before_ms - now_ms) / 1000:.0f} s more"
-        after = f" after {operation.failures} failures" if operation.failures else ""
-        return [f"{until}{after}: {operation.note}." if operation.note else f"{until}."]
+        failures = f"{operation.failures} failure{'' if operation.failures == 1 else 's'}"
+        after = f" after {failures}" if operation.failures else ""
+        return [_sentence(f"{until}{after}: {operation.note}" if operation.note else until)]
     queued = _queued(operation, now_ms)
     held_back = what_holds_back(queued, load, limits)
     if held_back:
@@ -66,8 +67,15 @@ def _queued(operation: Operation, now_ms: int) -> Queued:
 def _past(attempts: list[Attempt]) -> list[str]:
     ended = [each for each in attempts if each.outcome is not AttemptOutcome.RUNNING]
     return [
-        f"Attempt {each.number} on {each.engine} {each.outcome.value.replace('_', ' ')}"
-        f"{f': {each.message}' if each.message else ''}."
-        f"{f' Its turn came by {each.why}.' if each.why else ''}"
+        _sentence(
+            f"Attempt {each.number} on {each.engine}: {each.outcome.value.replace('_', ' ')}"
+            f"{f': {each.message}' if each.message else ''}"
+        )
+        + f"{f' Its turn came by {each.why}.' if each.why else ''}"
         for each in ended[:5]
     ]
+
+
+def _sentence(text: str) -> str:
+    """Errors have their own full stop, or none."""
+    return f"{text.rstrip('. ')}."

@@ -18,6 +18,7 @@ from tablekeeper.runtime import Event
 from tablekeeper.server.decisions.due import (
     REMEMBERED,
     DueWork,
+    first_deadline_s,
     misses_target,
     plan_due,
     seconds_until_due,
@@ -158,7 +159,7 @@ class LookLoop:
             # Since they were submitted the table has fallen behind its target: now is what they should be done by.
             for each in active:
                 if each.action in _REFRESHING and each.status is Status.PENDING:
-                    store.hasten(each.operation_id, deadline_in_s=0.0)
+                    store.hasten(each.operation_id, deadline_in_s=first_deadline_s(policy, now_ms=store.now_ms()))
         for work in self._due(table, summary, policy, active=unplanned):
             submitted = store.submit(
                 Submission(
@@ -169,6 +170,7 @@ class LookLoop:
                     delay_s=work.delay_s,
                     deadline_in_s=work.deadline_in_s,
                     why=work.why,
+                    note=policy.outside_windows if work.delay_s else "",
                 )
             )
             has_work = has_work or submitted.is_new

@@ -123,8 +123,7 @@ class ScheduleLoop:
         minutes = policy.minutes_until_window(self._context.store.now_ms() // 60_000 % MINUTES_PER_DAY)
         if not minutes or is_asked_for(operation.instant):
             return False
-        note = f"outside of {', '.join(map(str, policy.windows or ()))} UTC"
-        settle(self._context, operation, Verdict(Signal.RETRY, note, delay_s=60.0 * minutes))
+        settle(self._context, operation, Verdict(Signal.RETRY, policy.outside_windows, delay_s=60.0 * minutes))
         return True
 
     def _is_held(self, operation: Operation, table: ManagedTable) -> bool:
@@ -155,10 +154,12 @@ class ScheduleLoop:
         store.record_job(operation.lease, attempt.number, job_id)
         self._watch(operation, policy, number=attempt.number, job=job, job_id=job_id, engine=engine.name)
         _LOG.info(
-            "operation %d: attempt %d started as %s",
+            "operation %d: attempt %d started as %s: %s of %s",
             operation.operation_id,
             attempt.number,
             job_id,
+            operation.action.value,
+            table.name,
             extra=about(operation),
         )
 

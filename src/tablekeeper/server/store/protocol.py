@@ -230,7 +230,7 @@ class TableStore(Protocol):
         ...
 
     def change_policy(self, table_id: int, policy: Policy) -> ManagedTable:
-        """Replace the table's own part of its policy."""
+        """Replace the table's own part of its policy. What waits for a window of the day tries again."""
         ...
 
     def set_paused(self, table_id: int, *, is_paused: bool) -> ManagedTable:
@@ -249,7 +249,9 @@ class TableStore(Protocol):
         """The policy of a database, over `DEFAULT_POLICY`."""
         ...
 
-    def set_default_policy(self, db_name: str, policy: Policy) -> None: ...
+    def set_default_policy(self, db_name: str, policy: Policy) -> None:
+        """Replace it. Its tables are looked at within minutes, and what waits for a window of the day tries again."""
+        ...
 
     def effective_policy(self, table: ManagedTable) -> Policy:
         """The table's own, over the services it was registered for, over its database's, over `DEFAULT_POLICY`."""
@@ -365,12 +367,19 @@ class OperationStore(Protocol):
         """Give what waits an earlier deadline; one that is earlier already stays."""
         ...
 
+    def ask_for(self, operation_id: int, *, instant: str, why: str) -> bool:
+        """Somebody asks for what waits and has no plan yet, which takes this `instant`: it may start at once.
+
+        False if it does not wait any more.
+        """
+        ...
+
     def request_cancel(self, operation_id: int, reason: str) -> Operation:
         """Cancel what waits; ask what runs to stop, which it learns when it renews its lease."""
         ...
 
     def revive(self, operation_id: int, *, note: str) -> Operation:
-        """Try a failed, cancelled or quarantined operation again, with its failures forgotten."""
+        """Try a failed, cancelled or quarantined operation again, or one that waits, with its failures forgotten."""
         ...
 
     def clear(self, table_id: int) -> int:

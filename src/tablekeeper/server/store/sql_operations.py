@@ -57,6 +57,9 @@ __all__ = ["SqlOperations"]
 _SHOWN_ATTEMPTS = 50
 _MAX_TEXT = 2000
 _FROM_TIMELINE = "the timeline has it as completed"
+_ENDED_UNDONE = (Status.CANCELLED, Status.FAILED)
+_ASKED = ("engine", "queue", "owner", "parameters", "why", "trace")
+"""What a request says of how its plan is to be executed."""
 
 
 class SqlOperations:
@@ -183,13 +186,6 @@ class SqlOperations:
             return bool(changed.rowcount)
 
         return self._database.write(work)
-
-    def hasten(self, operation_id: int, *, deadline_in_s: float) -> None:
-        deadline = self._database.after(deadline_in_s)
-        is_later = or_(OPERATION.c.deadline_ms.is_(None), OPERATION.c.deadline_ms > deadline)
-        waits = (OPERATION.c.operation_id == operation_id, OPERATION.c.status == Status.PENDING)
-        statement = update(OPERATION).where(*waits, is_later).values(deadline_ms=deadline)
-        self._database.write(lambda connection: connection.execute(statement))
 
     def request_cancel(self, operation_id: int, reason: str) -> Operation:
         def work(connection: Connection) -> Operation:
@@ -335,11 +331,13 @@ class SqlOperations:
         known = _find(connection, submission.table_id, submission.instant)
         if known is None:
             return UnknownRecordError(f"operation {submission.instant} was removed meanwhile; submit it again")
-        if not known.is_deleted or known.status is not Status.CANCELLED:
+        if not known.is_deleted or known.status not in _ENDED_UNDONE:
             return Submitted(self._taken_over(connection, known, submission, table), is_new=False)
         known = _load(connection, known.operation_id, lock=True)
-        if known.status is Status.CANCELLED:
+        if known.status in _ENDED_UNDONE:
             self._back_to_pending(connection, known, note="submitted again after it was removed")
+            asked = _row(table, submission)
+            _change(connection, known.operation_id, **{name: asked[name] for name in _ASKED})
         return Submitted(_load(connection, known.operation_id), is_new=True)
 
     def _times(self) -> dict[str, ColumnElement[Any]]:
@@ -367,7 +365,7 @@ class SqlOperations:
                 OPERATION.c.run_times == 0,
                 OPERATION.c.why != ASKED_BY_WRITER,
             )
-            .values({name: asked[name] for name in ("engine", "queue", "owner", "parameters", "why", "trace")})
+            .values({name: asked[name] for name in _ASKED})
         )
         return _load(connection, known.operation_id)
 
@@ -436,7 +434,7 @@ def _row(table: RowMapping, submission: Submission) -> dict[str, Any]:
         "instance_id": "",
         "cancel_reason": "",
         "why": submission.why[:_MAX_TEXT],
-        "note": "",
+        "note": submission.note[:_MAX_TEXT],
         "trace": submission.trace or None,
     }
 

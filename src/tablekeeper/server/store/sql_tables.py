@@ -15,12 +15,14 @@ from tablekeeper.server.store.database import Database
 from tablekeeper.server.store.protocol import NewTable, Page, TableFilter, UnknownRecordError
 from tablekeeper.server.store.rows import actions_text, facts_text, json_text, path_digest, table_of
 from tablekeeper.server.store.schema import DATABASE_POLICY, OPERATION, TBL, TBL_STATE
+from tablekeeper.server.store.sql_hastening import follow_table, try_before_windows
 
 __all__ = ["JOINED", "SqlTables", "is_of_tables", "table_conditions"]
 
 JOINED = TBL.join(TBL_STATE, TBL.c.id == TBL_STATE.c.tbl_id)
 """A registered table with its state."""
 _HELD = (Status.CLAIMED, Status.RUNNING)
+_LOOKS_SPREAD_S = 300
 
 
 def _tables() -> Select[Any]:
@@ -49,7 +51,7 @@ class SqlTables:
                 known = self._find(connection, TBL.c.db_name == table.db_name, TBL.c.table_name == table.table_name)
             if known is None:
                 raise UnknownRecordError(f"table {table.db_name}.{table.table_name} was removed meanwhile; try again")
-            self._update_registration(connection, known.table_id, table)
+            self._update_registration(connection, known, table)
             return self._load(connection, known.table_id), False
 
         return self._database.write(work)
@@ -73,7 +75,15 @@ class SqlTables:
         return self._database.read(lambda connection: [table_of(row) for row in connection.execute(query)])
 
     def change_policy(self, table_id: int, policy: Policy) -> ManagedTable:
-        return self._change(table_id, policy=json_text(policy.to_json()), look_at_ms=self._database.now, idle_looks=0)
+        text, now = json_text(policy.to_json()), self._database.now
+
+        def work(connection: Connection) -> ManagedTable:
+            is_this = TBL_STATE.c.tbl_id == table_id
+            connection.execute(update(TBL_STATE).where(is_this).values(policy=text, look_at_ms=now, idle_looks=0))
+            try_before_windows(connection, now, OPERATION.c.tbl_id == table_id)
+            return self._load(connection, table_id)
+
+        return self._database.write(work)
 
     def set_paused(self, table_id: int, *, is_paused: bool) -> ManagedTable:
         return self._change(table_id, is_paused=is_paused, look_at_ms=self._database.now)
@@ -108,6 +118,12 @@ class SqlTables:
             # MariaDB counts rows that a change left as they were as not changed: the insert then finds the key taken.
             if not changed.rowcount:
                 self._database.insert_or_none(connection, insert(DATABASE_POLICY).values(db_name=db_name, policy=text))
+            of_database = select(TBL.c.id).where(TBL.c.db_name == db_name)
+            # Spread over some minutes: a large database is not to hold up looks at tables that have commits.
+            soon = self._database.now + TBL_STATE.c.tbl_id % _LOOKS_SPREAD_S * 1000
+            is_later = (TBL_STATE.c.tbl_id.in_(of_database), TBL_STATE.c.look_at_ms > soon)
+            connection.execute(update(TBL_STATE).where(*is_later).values(look_at_ms=soon))
+            try_before_windows(connection, self._database.now, OPERATION.c.tbl_id.in_(of_database))
 
         self._database.write(work)
 
@@ -213,12 +229,14 @@ class SqlTables:
             **_facts_columns(TableFacts()),
         }
 
-    def _update_registration(self, connection: Connection, table_id: int, table: NewTable) -> None:
-        connection.execute(update(TBL).where(TBL.c.id == table_id).values(**_registration(table)))
+    def _update_registration(self, connection: Connection, known: ManagedTable, table: NewTable) -> None:
+        connection.execute(update(TBL).where(TBL.c.id == known.table_id).values(**_registration(table)))
+        follow_table(connection, known, table)
         state: dict[str, Any] = {"path_digest": path_digest(table.base_path)}
         if table.policy is not None:
             state["policy"] = json_text(table.policy.to_json())
-        connection.execute(update(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id).values(**state))
+            try_before_windows(connection, self._database.now, OPERATION.c.tbl_id == known.table_id)
+        connection.execute(update(TBL_STATE).where(TBL_STATE.c.tbl_id == known.table_id).values(**state))
 
 
 def _facts_columns(facts: TableFacts) -> dict[str, Any]:

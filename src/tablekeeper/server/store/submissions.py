@@ -12,7 +12,7 @@ __all__ = ["KnownPlans", "NamedPlans", "PastOperation", "Submission", "Submitted
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """An operation to be done. `owner`, `queue` and `priority` default to the table's."""
+    """An operation to be done. `owner`, `queue` and `priority` default to the table's; `note` is why it is delayed."""
 
     table_id: int
     instant: str
@@ -26,6 +26,7 @@ class Submission:
     delay_s: float = 0.0
     deadline_in_s: float | None = None
     why: str = ""
+    note: str = ""
     trace: str = ""
 
 
