@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,3 +62,13 @@ def test_nothing_starts_outside_of_the_windows_but_what_was_asked_for(service: S
     asked = store.submit(Submission(table.table_id, instant, COMPACTION, engine="absent")).operation
     service.schedule.run_once()
     assert store.load_operation(asked.operation_id).status is Status.FAILED, "it was started, and no engine took it"
+
+
+def test_the_log_says_once_what_failed_and_why(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    table, _ = service.store.register_table(NewTable("db", "t", "/lake/t"))
+    made = service.store.submit(Submission(table.table_id, "20261118120000000", COMPACTION, engine="absent")).operation
+    with caplog.at_level(logging.WARNING, logger="tablekeeper"):
+        service.schedule.run_once()
+    (told,) = caplog.messages
+    assert told.startswith(f"operation {made.operation_id}, compaction of db.t, is failed: ")
+    assert "absent" in told

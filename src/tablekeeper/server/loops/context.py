@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from tablekeeper.tracing import current_trace
 
 __all__ = ["LoopContext", "Watched", "about", "make_job", "settle"]
 
+_LOG = logging.getLogger(__name__)
 _LABEL_LENGTH = 8
 
 
@@ -73,6 +75,8 @@ def settle(context: LoopContext, operation: Operation, verdict: Verdict, ended: 
     if verdict.signal in (Signal.FAIL, Signal.QUARANTINE):
         over = replace(operation, status=transition(Status.RUNNING, verdict.signal), note=verdict.note)
         name = store.load_table(operation.table_id).name
+        told = (operation.operation_id, operation.action.value, name, over.status.word, verdict.note)
+        _LOG.warning("operation %d, %s of %s, is %s: %s", *told, extra=about(operation))
         firing = failure_alarm(over, name)
         channels = tuple(channel.name for channel in context.settings.channels)
         alarm = firing.alarm(channels) if firing is not None else None

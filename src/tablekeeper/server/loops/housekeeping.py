@@ -91,10 +91,15 @@ class AlarmLoop:
         channels = tuple(channel.name for channel in settings.channels)
         firing = {each.key: each for each in plan_alarms(self._load_world(), settings.timing)}
         still_open = {each.key: each for each in self._load_open()}
-        changed = sum(store.open_alarm(each.alarm(channels)) for key, each in firing.items() if key not in still_open)
+        changed = 0
+        for key, each in firing.items():
+            if key not in still_open and store.open_alarm(each.alarm(channels)):
+                changed += 1
+                _LOG.warning("alarm %s: %s", each.rule, each.text)
         for key, alarm in still_open.items():
-            if key not in firing and not self._still_stands(alarm):
-                changed += store.resolve_alarm(key, channels=channels)
+            if key not in firing and not self._still_stands(alarm) and store.resolve_alarm(key, channels=channels):
+                changed += 1
+                _LOG.info("alarm %s is over: %s", alarm.rule, alarm.text)
         return changed
 
     def _load_open(self) -> Iterator[Alarm]:

@@ -111,8 +111,16 @@ class WatchLoop:
         lease = watched.operation.lease
         held = replace(operation, lease_token=lease.token, instance_id=lease.instance_id)
         settle(self._context, held, verdict, EndedAttempt(watched.number, outcome, message, report.result))
-        _LOG.info(
-            "operation %d: attempt %d %s", operation.operation_id, watched.number, outcome.value, extra=about(operation)
+        # The reason for which it failed for good has been told when it was settled.
+        reason = f": {message}" if verdict.signal is Signal.RETRY and message else ""
+        _LOG.log(
+            logging.WARNING if verdict.counts_as_failure else logging.INFO,
+            "operation %d: attempt %d %s%s",
+            operation.operation_id,
+            watched.number,
+            outcome.value,
+            reason,
+            extra=about(operation),
         )
         if verdict.signal is not Signal.RETRY:
             store.add_event(
