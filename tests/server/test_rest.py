@@ -84,6 +84,8 @@ def test_engines_are_named_in_any_case(client: TestClient, lake: Path, table: Ta
         ({"instant": ""}, (400, "invalid_instant")),
         ({"instant": "20200101000000000' OR 1=1 --"}, (400, "invalid_instant")),
         ({"resource": "4g;rm -rf /"}, (400, "invalid_request")),
+        ({"resource": "0g:4g"}, (400, "invalid_request")),
+        ({"parallelism": True}, (400, "invalid_request")),
         ({"parallelism": "-1"}, (400, "invalid_request")),
         ({"parallelism": "many"}, (400, "invalid_request")),
         ({"execution_engine": "cobol"}, (400, "invalid_request")),
@@ -110,6 +112,52 @@ def test_fields_that_a_client_writes_as_null_count_as_left_out(client: TestClien
     assert [plan["state"] for plan in answer.json()["plans"]] == ["accepted"], answer.text
     answer = client.post("/v1/hoodie/callback", json={"tableName": None, "basePath": str(lake / "trips")})
     assert answer.json() == {"table": "default.trips"}
+
+
+def test_services_may_be_named_in_one_text_as_in_the_column_of_the_rfc(
+    client: TestClient, lake: Path, table: Table
+) -> None:
+    assert register(client, lake, action_types="compaction, clean")["action_types"] == ["compaction", "clean"]
+    assert register(client, lake, action_types=None)["action_types"] == ["compaction", "clean"]
+    wrong = client.post("/v1/tables", json={"base_path": str(lake / "trips"), "action_types": "compaction,sweep"})
+    assert (wrong.status_code, code_of(wrong)) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"priority": -1}, "priority '-1': use 0 to 9"),
+        ({"priority": 1.5}, "body.priority: Input should be a valid string"),
+        ({"priority": 10**30}, "priority '1000000"),
+    ],
+)
+def test_a_refused_number_is_named_in_one_plain_sentence(
+    client: TestClient, lake: Path, table: Table, body: dict[str, Any], says: str
+) -> None:
+    answer = client.post("/v1/tables", json={"base_path": str(lake / "trips"), **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(says)
+
+
+def test_a_body_without_its_content_type_is_told_what_is_missing(client: TestClient) -> None:
+    answer = client.post("/v1/tables", content=b'{"base_path": "/lake/trips"}')
+    assert answer.status_code == 400
+    assert "content-type: application/json" in answer.json()["error"]["message"]
+    assert "content-type" not in client.post("/v1/tables", json=[]).json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/operations", "/v1/tables", "/v1/alarms", "/v1/overview"])
+def test_a_misspelt_filter_is_refused_and_selects_not_everything(client: TestClient, path: str) -> None:
+    answer = client.get(path, params={"tabel": "trips"})
+    assert (answer.status_code, code_of(answer)) == (400, "invalid_request")
+    assert client.get(path).status_code == 200
+
+
+def test_a_path_is_not_registered_under_a_second_name(client: TestClient, lake: Path, table: Table) -> None:
+    register(client, lake)
+    answer = client.post("/v1/tables", json={"table_name": "rides", "base_path": str(lake / "trips")})
+    assert (answer.status_code, code_of(answer)) == (409, "wrong_state")
+    assert "db.trips" in answer.json()["error"]["message"]
 
 
 def test_operations_of_one_database_are_listed_alone(client: TestClient, jobs: SqlJobStore) -> None:
@@ -201,6 +249,9 @@ def test_the_java_client_registers_its_table_and_reports_plans(
     assert [plan["instant"] for plan in reported.json()["plans"]] == [instant]
     (operation,) = jobs.list_operations(OperationFilter(), Page())
     assert operation.parameters.extra_params == {"k": "v"}
+    # A refusal would fail the write, whatever the client asks.
+    other = client.get("/v1/hoodie/service/cluster", params=java_query(lake, instant=instant, action="CANCEL"))
+    assert (other.status_code, other.json()) == (200, {"plans": []})
     cancelled = client.get("/v1/hoodie/service/compact", params=java_query(lake, instant=instant, action="CANCEL"))
     assert cancelled.json()["plans"][0]["state"] == "cancelled"
 
@@ -327,7 +378,9 @@ def test_a_service_can_be_asked_for_and_its_operation_cancelled_and_retried(
     path = f"/v1/operations/{operation['operation_id']}"
     assert client.post(f"{path}/cancel", json={"reason": "no"}).json()["status"] == "cancelled"
     assert client.post(f"{path}/retry").json()["status"] == "pending"
-    assert code_of(client.post(f"{path}/retry")) == "wrong_state"
+    assert client.post(f"{path}/cancel").json()["status"] == "cancelled"
+    assert client.post(f"{path}/retry").json()["status"] == "pending"
+    assert client.post(f"{path}/retry").json()["status"] == "pending"
     assert client.get(path).json()["attempts"] == []
     assert client.get(f"{path}/log").text == ""
     assert code_of(client.get("/v1/operations/4711")) == "operation_not_found"
@@ -375,6 +428,13 @@ def test_the_interface_describes_itself_with_examples(client: TestClient) -> Non
     assert "/v1/hoodie/service/{service}/submit" in document["paths"]
     example = document["components"]["schemas"]["SubmitBody"]["example"]
     assert set(example) == set(submission(NOWHERE))
+    codes = document["components"]["schemas"]["RefusalText"]["properties"]["code"]["enum"]
+    assert set(codes) == {each.code for each in Refusal}
+    for operations in document["paths"].values():
+        for described in operations.values():
+            assert "4XX" in described["responses"]
+            assert "422" not in described["responses"], "nothing is refused as FastAPI would do it"
+    assert "201" in document["paths"]["/v1/tables"]["post"]["responses"]
 
 
 def test_metrics_count_requests_by_route_and_name_no_input(client: TestClient, lake: Path, table: Table) -> None:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Body
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tablekeeper.server.api.administration import Registration
+from tablekeeper.server.api.refusals import Refusal
 from tablekeeper.server.api.writers import SubmitRequest
 
-__all__ = ["POLICY_EXAMPLES", "CancelBody", "CommitCallbackBody", "RemoveBody", "SubmitBody", "TableBody", "TokenBody"]
+__all__ = [
+    "POLICY_EXAMPLES",
+    "CancelBody",
+    "CommitCallbackBody",
+    "RefusalBody",
+    "RemoveBody",
+    "SubmitBody",
+    "TableBody",
+    "TokenBody",
+]
 
 POLICY_EXAMPLES = Body(
     examples=[
@@ -22,7 +32,23 @@ POLICY_EXAMPLES = Body(
 Text = Annotated[str, Field(max_length=2000)]
 # Many clients write null for a field that was not set.
 OptionalText = Annotated[str | None, Field(max_length=2000)]
-Number = Annotated[int, Field(ge=0, le=1_000_000_000)]
+
+
+def _as_text(value: object) -> object:
+    """Numbers as RFC-43 has them, and what a client did not set."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_list(value: object) -> object:
+    """The column of RFC-43 is a text: names with commas between them."""
+    if value is None:
+        return []
+    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+NumberText = Annotated[str, Field(max_length=2000), BeforeValidator(_as_text, json_schema_input_type=str | int | None)]
 
 
 class RemoveBody(BaseModel):
@@ -60,7 +86,7 @@ class SubmitBody(RemoveBody):
     owner: OptionalText = ""
     queue: OptionalText = ""
     resource: OptionalText = ""
-    parallelism: Text | Number | None = ""
+    parallelism: NumberText = ""
     execution_engine: OptionalText = ""
     extra_params: Annotated[str | None, Field(max_length=20_000)] = ""
 
@@ -72,7 +98,7 @@ class SubmitBody(RemoveBody):
             owner=self.owner or "",
             queue=self.queue or "",
             resource=self.resource or "",
-            parallelism="" if self.parallelism is None else str(self.parallelism),
+            parallelism=self.parallelism,
             execution_engine=self.execution_engine or "",
             extra_params=self.extra_params or "",
         )
@@ -117,8 +143,10 @@ class TableBody(BaseModel):
     db_name: OptionalText = ""
     owner: OptionalText = ""
     queue: OptionalText = ""
-    priority: Text | Number | None = ""
-    action_types: Annotated[list[Text], Field(max_length=10)] = []
+    priority: NumberText = ""
+    action_types: Annotated[
+        list[Text], Field(max_length=10), BeforeValidator(_as_list, json_schema_input_type=list[str] | str | None)
+    ] = []
     policy: dict[str, Any] | None = None
 
     def registration(self) -> Registration:
@@ -128,10 +156,23 @@ class TableBody(BaseModel):
             self.db_name or "",
             self.owner or "",
             self.queue or "",
-            "" if self.priority is None else str(self.priority),
+            self.priority,
             self.action_types,
             self.policy,
         )
+
+
+class RefusalText(BaseModel):
+    """`code` never changes its meaning; `message` is for people."""
+
+    code: Annotated[str, Field(json_schema_extra={"enum": [each.code for each in Refusal]})]
+    message: str
+
+
+class RefusalBody(BaseModel):
+    """Why a call was refused."""
+
+    error: RefusalText
 
 
 class CancelBody(BaseModel):

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _INSTANT = re.compile(r"\d{14}|\d{17}", re.ASCII)
-_MEMORY = r"\d{1,6}[kKmMgGtT]?[bB]?"
+_MEMORY = r"[1-9]\d{0,5}[kKmMgGtT]?[bB]?"
 _RESOURCE = re.compile(rf"(?:[A-Za-z]{{1,20}}:)?{_MEMORY}[:,]{_MEMORY}", re.ASCII)
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,199}", re.ASCII)
 _MOST_INSTANTS = 1000

@@ -17,12 +17,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from tablekeeper.errors import TablekeeperError
+from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.server.api.administration import AdminCalls
 from tablekeeper.server.api.bodies import (
     POLICY_EXAMPLES,
     CancelBody,
     CommitCallbackBody,
+    RefusalBody,
     RemoveBody,
     SubmitBody,
     TableBody,
@@ -82,6 +83,14 @@ def needs(role: Role, *, of_the_lake: str = "") -> Callable[[Request], Awaitable
     return admit
 
 
+def only_known_parameters(request: Request) -> None:
+    """A filter that is misspelt would otherwise select everything."""
+    known = {each.alias for each in request.scope["route"].dependant.query_params}
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        raise InvalidRequestError(f"there is no parameter {unknown[0][:60]!r} here: use {', '.join(sorted(known))}")
+
+
 Viewer = Annotated[Caller, Depends(needs(Role.VIEWER))]
 Writer = Annotated[Caller, Depends(needs(Role.WRITER))]
 Operator = Annotated[Caller, Depends(needs(Role.OPERATOR))]
@@ -102,6 +111,10 @@ def rest_application(calls: RestCalls) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        responses={
+            "4XX": {"model": RefusalBody, "description": "The call is refused, and nothing was stored."},
+            "5XX": {"model": RefusalBody, "description": "The service cannot answer at the moment."},
+        },
     )
     app.state.calls = calls
     app.add_exception_handler(TablekeeperError, _refused)
@@ -183,14 +196,14 @@ def commit_callback(request: Request, body: CommitCallbackBody, caller: Writer) 
     return {"table": table.name}
 
 
-@_tables.post("")
+@_tables.post("", responses={201: {"description": "It is registered now."}, 200: {"description": "It was before."}})
 def register_table(request: Request, body: TableBody, caller: Writer) -> JSONResponse:
     """Register a table, or change what is given of a registered one."""
     table, is_new = _calls(request).admin.register_table(caller, body.registration())
     return JSONResponse(table, status_code=201 if is_new else 200)
 
 
-@_tables.get("")
+@_tables.get("", dependencies=[Depends(only_known_parameters)])
 def list_tables(
     request: Request,
     *,
@@ -267,7 +280,7 @@ def rebuild_table(request: Request, db_name: str, table_name: str, caller: Opera
 
 @_tables.post("/{db_name}/{table_name}/run/{service}")
 def run_service(request: Request, db_name: str, table_name: str, service: str, caller: Operator) -> dict[str, Any]:
-    """Ask for a service now, whether it is due or not."""
+    """Ask for a service now, whether it is due or not, in any window of the day."""
     return _calls(request).admin.run_service(caller, db_name, table_name, service)
 
 
@@ -278,7 +291,7 @@ def remove_table(request: Request, db_name: str, table_name: str, caller: Operat
     return {"removed": f"{db_name}.{table_name}"}
 
 
-@_operations.get("")
+@_operations.get("", dependencies=[Depends(only_known_parameters)])
 def list_operations(
     request: Request,
     *,
@@ -330,14 +343,16 @@ def operation_log(
 
 
 @_operations.post("/{operation_id}/cancel")
-def cancel_operation(request: Request, operation_id: Number, body: CancelBody, caller: Operator) -> dict[str, Any]:
+def cancel_operation(
+    request: Request, operation_id: Number, caller: Operator, body: CancelBody | None = None
+) -> dict[str, Any]:
     """Cancel what waits; ask what runs to stop."""
-    return _calls(request).admin.cancel_operation(caller, operation_id, body.reason)
+    return _calls(request).admin.cancel_operation(caller, operation_id, "" if body is None else body.reason)
 
 
 @_operations.post("/{operation_id}/retry")
 def retry_operation(request: Request, operation_id: Number, caller: Operator) -> dict[str, Any]:
-    """Try a failed, cancelled or quarantined operation again."""
+    """Try a failed, cancelled or quarantined operation again, or one that waits without its back-off."""
     return _calls(request).admin.retry_operation(caller, operation_id)
 
 
@@ -347,7 +362,7 @@ def clear_operations(request: Request, db_name: str, table_name: str, caller: Op
     return {"cleared": _calls(request).admin.clear_operations(caller, db_name, table_name)}
 
 
-@_others.get("/v1/overview")
+@_others.get("/v1/overview", dependencies=[Depends(only_known_parameters)])
 def show_overview(
     request: Request, caller: Viewer, hours: Annotated[int, Query(ge=1, le=336, description="Of history.")] = 1
 ) -> dict[str, Any]:
@@ -368,7 +383,7 @@ def list_queues(request: Request, caller: Viewer) -> dict[str, Any]:
     return {"queues": _calls(request).admin.list_queues(caller)}
 
 
-@_others.get("/v1/alarms")
+@_others.get("/v1/alarms", dependencies=[Depends(only_known_parameters)])
 def list_alarms(
     request: Request,
     *,
@@ -423,8 +438,14 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     wrong = "; ".join(
         f"{'.'.join(str(part) for part in each['loc'])[:100]}: {each['msg'][:200]}" for each in error.errors()[:5]
     )
+    if any(each["loc"] == ("body",) for each in error.errors()) and not _says_json(request):
+        wrong += ". Send JSON, with the header content-type: application/json"
     _LOG.info("%s %s: %s: %r", request.method, request.url.path, Refusal.INVALID_REQUEST.code, wrong)
     return JSONResponse(refusal_body(Refusal.INVALID_REQUEST, wrong), status_code=Refusal.INVALID_REQUEST.status)
+
+
+def _says_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower().endswith("json")
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -95,7 +95,7 @@ def grpc_server(
     # Not beside another one at the same port, which would get every other call.
     options = [("grpc.max_receive_message_length", _MOST_BYTES), ("grpc.so_reuseport", 0)]
     server = grpc.server(threads, options=options, interceptors=[_Door(calls)])
-    handlers = {name: _handler(calls, request, call) for name, (request, call) in METHODS.items()}
+    handlers = {name: _handler(calls, name, request, call) for name, (request, call) in METHODS.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     state = health.HealthServicer()
     state.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -147,9 +147,9 @@ def _refusals(what: str, context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(_STATUS.get(refusal, grpc.StatusCode.INVALID_ARGUMENT), str(error)[:2000])
 
 
-def _handler(calls: RpcCalls, request: str, call: Call) -> Any:
+def _handler(calls: RpcCalls, name: str, request: str, call: Call) -> Any:
     def behave(message: Any, context: grpc.ServicerContext) -> Any:
-        with _refusals(request, context):
+        with _refusals(name, context):
             return call(calls, _caller(calls.gate, context), message)
 
     return grpc.unary_unary_rpc_method_handler(
@@ -266,6 +266,7 @@ METHODS: Mapping[str, tuple[str, Call]] = {
         lambda c, who, m: _struct(c.admin.set_paused(who, m.db_name, m.table_name, is_paused=False)),
     ),
     "ReleaseTable": ("TableName", lambda c, who, m: _struct(c.admin.release(who, m.db_name, m.table_name))),
+    "RebuildTable": ("TableName", lambda c, who, m: _struct(c.admin.rebuild_table(who, m.db_name, m.table_name))),
     "RemoveTable": ("TableName", _remove_table),
     "RunService": (
         "ServiceRequest",

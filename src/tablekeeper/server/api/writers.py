@@ -175,10 +175,12 @@ class WriterCalls:
             self._store.notice_commit(table.table_id)
             return self._metadata_request(table, template, instants, is_cancelled=verb == "CANCEL")
         if verb == "CANCEL":
-            removed = self._remove(table, action, instants)
+            found = self._store.find_plans([NamedPlans(table.db_name, table.table_name, instants)])[0].operations
+            # Plans of other services are passed over too: a refusal would fail the write.
+            removed = self._remove(table, action, [each for each in found if found[each].action is action])
             return [SubmittedPlan(instant, "cancelled") for instant in removed]
-        found = {instant: self._store.find_operation(table.table_id, instant) for instant in instants}
-        known = {instant: operation for instant, operation in found.items() if operation is not None}
+        sought = {instant: self._store.find_operation(table.table_id, instant) for instant in instants}
+        known = {instant: operation for instant, operation in sought.items() if operation is not None}
         submitted = self._stored(self._judge(table, known, template, instants, ignores_unknown=True))
         self._store.notice_commit(table.table_id)
         return submitted
@@ -250,7 +252,7 @@ class WriterCalls:
         wanted = [each for each in judged if isinstance(each, Submission)]
         return tell_stored(judged, self._store.submit_all(wanted) if wanted else [])
 
-    def _remove(self, table: ManagedTable, action: ServiceAction, instants: tuple[str, ...]) -> list[str]:
+    def _remove(self, table: ManagedTable, action: ServiceAction, instants: Sequence[str]) -> list[str]:
         for instant in instants:
             operation = self._store.find_operation(table.table_id, instant)
             if operation is not None and operation.action is not action:
@@ -376,5 +378,6 @@ def _refuse_unfit(
 
 
 def _wrong_action(table: ManagedTable, instant: str, found: str | None, asked: ServiceAction) -> RefusedCallError:
-    what = "no table service" if found is None else f"a {found}"
-    return RefusedCallError(Refusal.WRONG_ACTION, f"{instant} of {table.name} is {what}, not a {asked.value}")
+    what = "no plan of a table service" if found is None else f"a {found}"
+    message = f"{instant} of {table.name} is {what}; the request is for a {asked.value}"
+    return RefusedCallError(Refusal.WRONG_ACTION, message)
