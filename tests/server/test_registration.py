@@ -14,6 +14,7 @@ from tablekeeper import Table
 from tablekeeper.cli.main import app
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import SYSTEM_RUNTIME
+from tablekeeper.server.api.parameters import name_of_place
 from tablekeeper.server.store.protocol import Page, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
 from tablekeeper.table.discovery import find_tables
@@ -41,6 +42,24 @@ def test_tables_are_found_at_any_depth_and_nothing_is_looked_for_inside_of_one(t
     (tmp_path / "plain/file.parquet").touch()
     assert found_below(tmp_path) == ["/deep/er/fares", "/trips"]
     assert found_below(tmp_path / "trips") == [""]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("straße 表", "straße 表"),
+        ("50%41 off?#", "50%41 off?#"),
+        ("\u202eexe.gnp", "%E2%80%AEexe.gnp"),
+        ("red\x1b[31m", "red%1B%5B31m"),
+    ],
+)
+def test_a_folder_with_an_odd_name_is_found_and_named_as_people_wrote_it(
+    tmp_path: Path, folder: str, name: str
+) -> None:
+    make_table(tmp_path / folder)
+    (found,) = find_tables(str(tmp_path), runtime=SYSTEM_RUNTIME)
+    assert Table.exists(found)
+    assert name_of_place(found) == name
 
 
 def test_a_search_for_tables_is_bounded_and_says_so(tmp_path: Path) -> None:
@@ -134,7 +153,10 @@ def test_the_policy_of_a_database_holds_for_its_tables(client: TestClient, twins
     default = client.get("/v1/databases/sales/policy").json()["effective_policy"]
     assert (default["compact_after_commits"], default["clean_after_commits"]) == (2, 10)
     assert client.put("/v1/databases/sales/policy", json={"x": 1}).status_code == 400
+    root = client.post("/v1/tokens", json={"name": "root", "role": "admin"}).json()["token"]
     for limits in ({"databases": ["other"]}, {"path_prefixes": [twins[0]]}):
-        token = client.post("/v1/tokens", json={"name": "x", "role": "admin", **limits}).json()["token"]
+        limited = {"name": "x", "role": "admin", **limits}
+        made = client.post("/v1/tokens", json=limited, headers={"Authorization": f"Bearer {root}"})
+        token = made.json()["token"]
         refused = client.get("/v1/databases/sales/policy", headers={"Authorization": f"Bearer {token}"})
         assert refused.json()["error"]["code"] == "forbidden"

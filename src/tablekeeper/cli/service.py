@@ -124,7 +124,9 @@ def add(
             progress.advance(task)
     show_tables(added, as_json=as_json)
     if failed:
-        raise InvalidRequestError(f"{len(failed)} of {len(paths)} tables were not registered:\n" + "\n".join(failed))
+        for line in failed:
+            typer.echo(escaped(line), err=True)
+        raise InvalidRequestError(f"{len(failed)} of {len(paths)} tables were not registered, for the reasons above")
 
 
 @management_commands.command(

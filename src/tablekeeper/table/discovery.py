@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage import Storage, open_storage
+from tablekeeper.storage.protocol import canonical_uri, local_path
 from tablekeeper.timeline.properties_file import has_table
 
 __all__ = ["MOST_FOLDERS", "find_tables"]
@@ -56,7 +57,7 @@ def find_tables(
             break
     if not found:
         raise InvalidRequestError(f"{storage.spec.uri}: no table below this folder")
-    return sorted(_below(storage.spec.uri, folder) for folder in found)
+    return sorted(_place_below(storage.spec.uri, folder) for folder in found)
 
 
 def _look_into(
@@ -64,10 +65,16 @@ def _look_into(
 ) -> tuple[bool, list[str]]:
     """Whether the folder is a table, and the folders in it to go on with."""
     names = storage.list_directories(folder)
-    here = _below(storage.spec.uri, folder)
+    here = _place_below(storage.spec.uri, folder)
     if _HOODIE in names and has_table(open_storage(here, options=storage_options, runtime=runtime)):
         return True, []
     return False, [name for name in names if not name.startswith((".", "_"))]
+
+
+def _place_below(uri: str, folder: str) -> str:
+    """The URI of a folder below a place. In those of files, characters such as `%` are written as codes."""
+    is_file = folder and uri.startswith("file:")
+    return canonical_uri(local_path(uri) / folder) if is_file else _below(uri, folder)
 
 
 def _below(folder: str, name: str) -> str:

@@ -16,7 +16,7 @@ from tablekeeper.config.guarded_options import guarded_options
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Ids
 from tablekeeper.server.api.overview import within
-from tablekeeper.server.api.parameters import parse_name
+from tablekeeper.server.api.parameters import name_of_place, parse_name
 from tablekeeper.server.api.permissions import Caller, digest_of, new_secret, parse_role
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.api.shown import shown_alarm, shown_attempt, shown_instance, shown_operation, shown_table
@@ -125,7 +125,7 @@ class AdminCalls:
         if known is not None and not given.table_name.strip() and given.db_name.strip() in ("", known.db_name):
             return known.db_name, known.table_name
         db_name = parse_name(given.db_name, field="db_name", default=DEFAULT_DATABASE)
-        table_name = parse_name(given.table_name, field="table_name", default=uri.rpartition("/")[2])
+        table_name = parse_name(given.table_name, field="table_name", default=name_of_place(uri))
         if not given.table_name.strip():
             return db_name, free_name(self._store, db_name, table_name, uri)
         return db_name, table_name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from urllib.parse import unquote
 
 from tablekeeper.config.guarded_options import guarded_options
 from tablekeeper.errors import InvalidRequestError
@@ -44,6 +45,18 @@ def parse_name(text: str, *, field: str, default: str = "") -> str:
             f"{field} is a text of at most {_MOST_NAME} characters without slashes and control characters"
         )
     return name
+
+
+def name_of_place(uri: str) -> str:
+    """The last part of a path, as people wrote it; as it is coded in the URI if some of it cannot be printed."""
+    coded = uri.rstrip("/").rpartition("/")[2]
+    if not uri.startswith("file:"):
+        return coded
+    try:
+        plain = unquote(coded, errors="strict")
+    except UnicodeDecodeError:
+        return coded
+    return plain if plain.isprintable() and plain == plain.strip() else coded
 
 
 def parse_instants(text: str) -> tuple[str, ...]:

@@ -18,7 +18,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tablekeeper.model.results import Result
-from tablekeeper.server.api.parameters import parse_engine, parse_instants, parse_name, parse_run_parameters
+from tablekeeper.server.api.parameters import (
+    name_of_place,
+    parse_engine,
+    parse_instants,
+    parse_name,
+    parse_run_parameters,
+)
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
 from tablekeeper.server.model import ASKED_BY_WRITER, ManagedTable, Operation, Role, ServiceAction, unplanned_instant
@@ -298,7 +304,7 @@ class WriterCalls:
 
     def _register(self, caller: Caller, request: SubmitRequest, uri: str, *, is_metadata: bool) -> ManagedTable:
         db_name = parse_name(request.db_name, field="db_name", default=DEFAULT_DATABASE)
-        given = parse_name(request.table_name, field="table_name", default=uri.rstrip("/").rpartition("/")[2])
+        given = parse_name(request.table_name, field="table_name", default=name_of_place(uri))
         # The metadata table calls itself after its table, which is not registered under that name.
         table_name = given.removesuffix("_metadata") if is_metadata else given
         if not caller.may_touch(db_name=db_name, base_path=uri):
