@@ -98,6 +98,23 @@ def test_a_compaction_is_run_from_the_page_and_its_state_changes_live(page: Page
     expect(page.get_by_role("heading", level=1)).to_contain_text("compaction of sales.trips")
     expect(page.get_by_role("region", name="Attempts")).to_contain_text("arrow")
     picture(page, "operation")
+    # What somebody has opened stays open while the page renews itself.
+    page.get_by_text("Result of the newest attempt").click()
+    page.evaluate("document.querySelector('.tile').textContent = 'old'")
+    expect(page.locator(".tile").first).not_to_have_text("old")
+    expect(page.locator("details pre")).to_be_visible()
+
+
+def test_a_page_says_when_the_service_is_gone(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    with running_service(tmp_path / "service", allow=tmp_path / "lake") as served:
+        # Its window is not watched: the browser reports that nobody answers, too.
+        context = browser.new_context(base_url=served.url)
+        page = context.new_page()
+        page.goto("/")
+        expect(page.locator("#stale")).to_be_hidden()
+    expect(page.get_by_role("alert")).to_contain_text("The service does not answer. What is shown is from")
+    context.close()
 
 
 def test_a_paused_table_starts_nothing_until_it_is_resumed(page: Page, lake: Lake) -> None:
@@ -180,6 +197,7 @@ def test_a_phone_scrolls_no_page_sideways(page: Page, path: str, picture: Keep) 
     page.set_viewport_size({"width": 360, "height": 740})
     page.goto(path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("[...document.querySelectorAll('nav')].every((nav) => nav.scrollWidth <= nav.clientWidth)")
     if path == "/tables/sales/trips":
         picture(page, "phone")
 
@@ -221,10 +239,7 @@ def test_names_with_markup_are_shown_and_do_nothing(page: Page, lake: Lake) -> N
 def locked(tmp_path: Path) -> Iterator[tuple[Served, str]]:
     """A service with one token, and that token."""
     with running_service(tmp_path / "service", allow=tmp_path) as served:
-        secret = served.client().post("/v1/tokens", {"name": "root", "role": "admin"})["token"]
-    # A second start: the first process may believe for a moment that there are none.
-    with running_service(tmp_path / "service", allow=tmp_path) as served:
-        yield served, secret
+        yield served, served.client().post("/v1/tokens", {"name": "root", "role": "admin"})["token"]
 
 
 def test_with_a_token_people_log_in_and_out(browser: Browser, locked: tuple[Served, str], accessible: Check) -> None:

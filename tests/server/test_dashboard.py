@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from markupsafe import escape
 from starlette.testclient import TestClient
 
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
-from tablekeeper.server.model import Sample
+from tablekeeper.server.dashboard.words import REMEDIES
+from tablekeeper.server.model import AttemptOutcome, Sample, Signal
 from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.settings import ServerSettings
-from tablekeeper.server.store.protocol import NewAlarm, NewTable, Page, TableFilter
+from tablekeeper.server.store.protocol import EndedAttempt, NewAlarm, NewTable, Page, TableFilter
 from tablekeeper.server.store.sql import SqlJobStore
 from tablekeeper.server.web import build_web
 
@@ -195,3 +198,46 @@ def test_an_open_alarm_on_the_overview_leads_to_what_it_is_about(client: TestCli
     alarms = text[text.index("Open alarms") : text.index("Backlog")]
     assert 'href="/tables/db/trips"' in alarms
     assert 'href="/operations/7"' in alarms
+
+
+def test_the_filter_of_tables_shows_what_was_chosen_and_an_empty_lake_how_to_fill_it(client: TestClient) -> None:
+    assert "tablekeeper service add" in client.get("/tables").text
+    filtered = client.get("/tables?state=paused").text
+    assert '<option value="paused" selected>' in filtered
+    assert "No table matches" in filtered
+
+
+def test_a_failure_is_told_on_the_tables_page_until_the_service_succeeds(
+    client: TestClient, jobs: SqlJobStore, registered: str
+) -> None:
+    def end_one(signal: Signal, outcome: AttemptOutcome) -> None:
+        asked = client.post(f"/v1{registered}/run/clean").json()["operation_id"]
+        assert "History" in client.get(registered).text.partition(f'href="/operations/{asked}"')[2], "waits, above"
+        held = jobs.claim(asked, instance_id="i", lease_s=60.0)
+        assert held is not None
+        jobs.start_attempt(held.lease, engine="arrow", log_path="")
+        jobs.settle(held.lease, signal, note="disk full", ended=EndedAttempt(1, outcome, "disk full"))
+
+    end_one(Signal.FAIL, AttemptOutcome.FAILED)
+    assert "The last clean has failed: disk full" in client.get(registered).text
+    end_one(Signal.COMPLETE, AttemptOutcome.COMPLETED)
+    assert "The last clean has failed" not in client.get(registered).text
+
+
+def test_open_alarms_say_what_to_do(client: TestClient, jobs: SqlJobStore) -> None:
+    for rule in REMEDIES:
+        jobs.open_alarm(NewAlarm(rule, rule, "something", ()))
+    page = client.get("/alarms").text
+    assert [remedy for remedy in REMEDIES.values() if str(escape(remedy)) not in page] == []
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+    rules = set(re.findall(r"^\| (\w+) \| .* \| .* \|$", guide.partition("## Alarms")[2].partition("## ")[0], re.M))
+    assert rules - {"alarm"} == set(REMEDIES)
+
+
+def test_who_tries_to_log_in_is_logged_without_the_token(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    client.post("/login", data={"token": "tk_guess"})
+    client.get("/v1/tables", headers={"Authorization": "Bearer tk_guess"})
+    assert "login from 127.0.0.1: this token is not known" in caplog.text
+    assert "GET /v1/tables from 127.0.0.1: unauthenticated" in caplog.text
+    assert "tk_guess" not in caplog.text

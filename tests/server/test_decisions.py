@@ -406,11 +406,12 @@ def test_alarms_fire_by_rule_and_subject() -> None:
             {"not_before_ms": NOW_MS - int(AGING_S * 2000)},
             {},
             {},
-            "0 operations are more urgent. Its turn comes by priority 5, plus 2 for the age of what waits with it, "
-            "with 0 of queue default and 0 of owner default running in it, after 1200 s.",
+            "0 operations are more urgent. Its turn comes by priority 5, plus 2 for the age of what waits with it "
+            "(running in queue default: 0, of owner default: 0), after 20 min.",
         ),
         ({"status": Status.RUNNING, "instance_id": "i", "lease_until_ms": NOW_MS + 9000}, {}, {}, "lasts 9 s"),
-        ({"status": Status.FAILED, "note": "disk full"}, {}, {}, "It is failed: disk full"),
+        ({"status": Status.FAILED, "note": "disk full"}, {}, {}, "It has failed: disk full."),
+        ({"status": Status.FAILED, "note": "disk full."}, {}, {}, "It has failed: disk full."),
     ],
 )
 def test_an_operation_explains_itself(

@@ -40,7 +40,7 @@ def test_an_operation_is_explained_over_rest(client: TestClient, lake: Path, tab
     client.post("/v1/tables/db/trips/resume")
     (first, *_) = client.get(f"/v1/operations/{operation}/explain").json()["reasons"]
     assert first.startswith(
-        "It waits for a free slot; 0 operations are more urgent. Its turn comes by priority 5, with 0 "
+        "It waits for a free slot; 0 operations are more urgent. Its turn comes by priority 5 (running "
     )
     missing = client.get("/v1/operations/4711/explain")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "operation_not_found")

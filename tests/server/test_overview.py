@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from tablekeeper import Table
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.app import open_service
-from tablekeeper.server.dashboard.plots import draw_bars, draw_lines, draw_parts
+from tablekeeper.server.dashboard.plots import draw_bars, draw_lines, draw_parts, draw_steps
 from tablekeeper.server.dashboard.words import size, span
 from tablekeeper.server.decisions.due import foresee, table_facts
 from tablekeeper.server.decisions.freshness import Freshness, judge_freshness
@@ -145,6 +145,13 @@ def test_plots_begin_at_nothing_end_at_a_round_number_and_say_what_they_show() -
     bars = draw_bars(buckets, begin_ms=0, end_ms=120_000, bucket_ms=60_000, names={"completed": "ok", "failed": "bad"})
     assert bars.told == "in all 5 ok, 1 bad"
     assert len(bars.bars) == 3
+
+
+def test_moments_on_an_axis_have_names_of_their_own() -> None:
+    for seconds in (2, 90, 3600):
+        plot = draw_steps([(0, 1.0)], end_ms=seconds * 1000, style="reads", what="files")
+        names = [text for _, text in plot.ticks_x]
+        assert len(set(names)) == len(names) > 1, seconds
 
 
 def test_a_small_part_of_a_whole_is_wide_enough_to_be_seen() -> None:

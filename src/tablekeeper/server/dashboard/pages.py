@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from tablekeeper.server.dashboard.rendering import (
 )
 from tablekeeper.server.dashboard.session import check_form, forget_session, remember_session
 from tablekeeper.server.dashboard.table_pages import table_pages
+from tablekeeper.server.dashboard.words import REMEDIES
 from tablekeeper.server.model import Status
 from tablekeeper.server.store.overview import TableOrder
 from tablekeeper.server.store.protocol import OperationFilter, Page
@@ -34,6 +36,7 @@ from tablekeeper.server.timelines import TableTimelines
 
 __all__ = ["add_dashboard"]
 
+_LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
 _PAGE_SIZE = 50
 _MOST_OPEN = 1000
@@ -67,7 +70,8 @@ def login(request: Request, form: Form) -> Response:
     client = request.client.host if request.client is not None else None
     try:
         calls_of(request).gate.admit(authorization=f"Bearer {secret}", client_host=client)
-    except TablekeeperError:
+    except TablekeeperError as error:
+        _LOG.info("login from %s: %s", client, error)
         return render(request, "login.html", None, failed=True, then=then, status=401)
     response = RedirectResponse(then, status_code=303)
     remember_session(response, secret, is_secure=request.url.scheme == "https")
@@ -142,6 +146,7 @@ def alarms(request: Request, after: After = 0) -> Response:
             "alarms.html",
             caller,
             open_alarms=open_ones,
+            remedies=REMEDIES,
             resolved=[each for each in found if each["resolved_ms"] is not None],
             more=with_query(request, after=found[-1]["alarm_id"]) if len(found) == _PAGE_SIZE else "",
         )

@@ -17,6 +17,8 @@ WIDTH, HEIGHT = 420, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 10, 22
 _NICE = (1, 2, 5, 10)
 _SHARE_WIDTH = 1000
+# Below this, ticks of the same minute would have the same name.
+_SHORT_MS = 10 * 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,11 @@ def _short(value: float) -> str:
 def _time_ticks(begin_ms: int, end_ms: int) -> tuple[tuple[float, str], ...]:
     is_long = end_ms - begin_ms > 36 * 3600 * 1000
     moments = [begin_ms + (end_ms - begin_ms) * part // 3 for part in range(4)]
-    return tuple((_x(at, begin_ms, end_ms), _day(at) if is_long else _clock(at)) for at in moments)
+    is_short = end_ms - begin_ms < _SHORT_MS
+    told = [(at, _day(at) if is_long else _clock(at, with_seconds=is_short)) for at in moments]
+    # Of a time so short that moments have the same name, the first.
+    shown = [each for number, each in enumerate(told) if not number or each[1] != told[number - 1][1]]
+    return tuple((_x(at, begin_ms, end_ms), text) for at, text in shown)
 
 
 def _hovers(texts: Sequence[tuple[float, str]]) -> tuple[Column, ...]:
@@ -244,8 +250,8 @@ def _area(points: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def _clock(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%H:%M")
+def _clock(moment_ms: int, *, with_seconds: bool = False) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%H:%M:%S" if with_seconds else "%H:%M")
 
 
 def _day(moment_ms: int) -> str:

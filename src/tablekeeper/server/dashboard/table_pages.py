@@ -26,7 +26,7 @@ from tablekeeper.server.dashboard.rendering import (
     timelines_of,
     with_query,
 )
-from tablekeeper.server.model import Role
+from tablekeeper.server.model import FINISHED, Role, Status
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.store.overview import TableOrder
 from tablekeeper.server.store.protocol import OperationFilter, Page
@@ -101,7 +101,7 @@ def tables(
             "tables.html",
             caller,
             search=search,
-            state=state,
+            state_wanted=state,
             columns=[_column(request, each, order, is_descending=down) for each in _COLUMNS],
             first=(page - 1) * _PAGE_SIZE + 1,
             before=with_query(request, page=page - 1) if page > 1 else "",
@@ -120,7 +120,9 @@ def table(request: Request, db_name: str, table_name: str) -> Response:
         calls = calls_of(request)
         shown = calls.admin.show_table(caller, db_name, table_name)
         managed = calls.admin.find_table(caller, db_name, table_name)
-        history = calls.admin.list_operations(caller, OperationFilter(table_id=shown["id"]), Page(0, 15))
+        # The others are told apart, among what waits and runs.
+        ended = OperationFilter(table_id=shown["id"], statuses=tuple(FINISHED))
+        history = calls.admin.list_operations(caller, ended, Page(0, 15))
         fault, pictures, outlook = "", {}, []
         try:
             outlook = calls.overview.outlook(caller, managed)
@@ -134,6 +136,7 @@ def table(request: Request, db_name: str, table_name: str) -> Response:
             table=shown,
             base=_page_of(db_name, table_name),
             history=history["operations"],
+            failing=_failing(history["operations"]),
             outlook=outlook,
             fault=fault,
             policy_fields=sorted(Policy.__dataclass_fields__),
@@ -315,3 +318,11 @@ def _page_of(db_name: str, table_name: str) -> str:
 
 def _told(value: object) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _failing(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each service its last operation, where that failed. `history` has the newest first."""
+    last: dict[str, dict[str, Any]] = {}
+    for each in history:
+        last.setdefault(each["action"], each)
+    return [each for each in last.values() if each["status"] == Status.FAILED.word]

@@ -9,11 +9,20 @@ from typing import Any
 from markupsafe import Markup
 
 from tablekeeper.server.decisions.sizes import size_text
+from tablekeeper.server.decisions.spans import span_text
 
-__all__ = ["about_ago", "filters", "moment", "span", "word"]
+__all__ = ["REMEDIES", "about_ago", "filters", "moment", "span", "word"]
 
 _NONE = "\u2013"
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
+REMEDIES = {
+    "failed": "Read the reason and the output of the operation, remove the cause, then try again or cancel it.",
+    "quarantined": "Run `tablekeeper doctor` on the table, then release the table or try the operation again.",
+    "late": "Give the service more slots or instances, the table a higher priority, or a target that fits.",
+    "stuck": "Read the output of the operation, and cancel it if nothing moves.",
+    "backlog": "Give the service more slots or instances, or look for a limit on the queue.",
+    "instance_gone": "Start the instance again. Others take over its work when its leases expire.",
+}
+"""What to do about an open alarm, by its rule; in the words of the operator's guide, but shorter."""
 _WORDS = {
     "nothing_to_do": "nothing to do",
     "timed_out": "timed out",
@@ -30,19 +39,8 @@ def moment(moment_ms: int | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """How long, with two units at most: `45 s`, `12 min`, `3 h 20 min`, `5 d 2 h`."""
-    if seconds is None:
-        return _NONE
-    whole = max(0, round(seconds))
-    for position, (size, unit) in enumerate(_UNITS):
-        if whole < size:
-            continue
-        count, rest = divmod(whole, size)
-        smaller = _UNITS[position + 1] if position + 1 < len(_UNITS) else None
-        if smaller is None or rest < smaller[0]:
-            return f"{count} {unit}"
-        return f"{count} {unit} {rest // smaller[0]} {smaller[1]}"
-    return f"{whole} s"
+    """How long, with two units at most."""
+    return _NONE if seconds is None else span_text(seconds)
 
 
 def about_ago(moment_ms: int | None, *, now_ms: int) -> Markup | str:

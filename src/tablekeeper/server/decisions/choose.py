@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from tablekeeper.server.decisions.spans import span_text
 from tablekeeper.server.settings import Limits
 from tablekeeper.server.store.protocol import DUE_WITHIN_S, MOST_LATE_S, Load, Queued
 
@@ -70,11 +71,11 @@ def tell_order(queued: Queued, load: Load) -> str:
     """What decides about this operation's turn, as part of a sentence."""
     urgency = urgencies([*load.queued, queued])[queued.priority]
     aged = f", plus {urgency - queued.priority} for the age of what waits with it" if urgency > queued.priority else ""
-    deadline = "" if queued.deadline_in_s is None else f", with {_deadline(queued.deadline_in_s)}"
+    deadline = "" if queued.deadline_in_s is None else f", {_deadline(queued.deadline_in_s)}"
     return (
-        f"priority {queued.priority}{aged}, with {load.running.by_queue.get(queued.queue, 0)} of queue {queued.queue} "
-        f"and {load.running.by_share.get((queued.queue, queued.owner), 0)} of owner {queued.owner} running in it, "
-        f"after {queued.waited_s:.0f} s{deadline}"
+        f"priority {queued.priority}{aged} (running in queue {queued.queue}: "
+        f"{load.running.by_queue.get(queued.queue, 0)}, of owner {queued.owner}: "
+        f"{load.running.by_share.get((queued.queue, queued.owner), 0)}), after {span_text(queued.waited_s)}{deadline}"
     )
 
 
@@ -103,4 +104,4 @@ def _order(queued: Queued) -> tuple[float, float, int]:
 
 
 def _deadline(in_s: float) -> str:
-    return f"{in_s:.0f} s to its deadline" if in_s >= 0 else f"its deadline missed by {-in_s:.0f} s"
+    return f"{span_text(abs(in_s))} {'before' if in_s >= 0 else 'after'} its deadline"

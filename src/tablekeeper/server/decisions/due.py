@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from tablekeeper.server.decisions.spans import span_text
 from tablekeeper.server.model import ServiceAction, TableFacts, unplanned_instant
 from tablekeeper.server.policy import MINUTES_PER_DAY, Policy
 from tablekeeper.table.summary import TimelineSummary
@@ -199,9 +200,9 @@ def _compaction(summary: TimelineSummary, policy: Policy, now_ms: int) -> str:
     if policy.max_read_amplification is not None and 1 + behind > policy.max_read_amplification:
         return f"reads merge up to {behind} logs, more than {policy.max_read_amplification:g}x read amplification"
     age_s = (now_ms - (summary.behind_since_ms or now_ms)) // 1000
-    since = "seconds since the first delta commit that is not compacted"
-    by_age = _enough(age_s, policy.compact_after_s, since)
-    return by_age or _enough(age_s, _refresh_after_s(policy), f"{since}, for the freshness target")
+    since = "since the first delta commit that is not compacted"
+    by_age = _long_enough(age_s, policy.compact_after_s, since)
+    return by_age or _long_enough(age_s, _refresh_after_s(policy), f"{since}, for the freshness target")
 
 
 def seconds_until_due(summary: TimelineSummary, policy: Policy, *, now_ms: int) -> float | None:
@@ -221,6 +222,11 @@ def _refresh_after_s(policy: Policy) -> int | None:
 
 def _enough(count: int, least: int | None, what: str) -> str:
     return f"{count} {what}, due from {least} on" if least is not None and count >= least else ""
+
+
+def _long_enough(age_s: int, least_s: int | None, what: str) -> str:
+    is_due = least_s is not None and age_s >= least_s
+    return f"{span_text(age_s)} {what}, due from {span_text(least_s or 0)} on" if is_due else ""
 
 
 def misses_target(summary: TimelineSummary, policy: Policy) -> bool:
