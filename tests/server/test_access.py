@@ -58,6 +58,26 @@ def every_route(web: Web) -> list[tuple[str, str]]:
     ]
 
 
+def root_of(client: TestClient) -> dict[str, str]:
+    """What a caller sends who may do everything, with the first token."""
+    secret = client.post("/v1/tokens", json={"name": "root", "role": "admin"}).json()["token"]
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@pytest.mark.parametrize("first", [{"role": "viewer"}, {"role": "admin", "databases": ["db"]}])
+def test_the_first_token_is_one_that_can_make_others(client: TestClient, first: dict[str, Any]) -> None:
+    assert code_of(client.post("/v1/tokens", json={"name": "first", **first})) == "wrong_state"
+    assert client.get("/v1/tokens").json() == {"tokens": []}
+    answer = client.post("/v1/tokens", json={"name": "first", **first}, headers=root_of(client))
+    assert answer.status_code == 201
+
+
+def test_with_the_first_token_the_door_closes_at_once(client: TestClient) -> None:
+    assert client.get("/v1/tables").status_code == 200
+    client.post("/v1/tokens", json={"name": "root", "role": "admin"})
+    assert client.get("/v1/tables").status_code == 401
+
+
 @pytest.mark.parametrize("authorization", ["Bearer nonsense", "Basic x", "Bearer", "Bearer \udcff"])
 def test_a_wrong_token_opens_no_route(client: TestClient, web: Web, authorization: str) -> None:
     asked = routes_of(web)
@@ -134,7 +154,7 @@ ROLES = {
 @pytest.mark.parametrize("role", list(ROLES))
 def test_a_role_may_do_what_it_is_for_and_no_more(client: TestClient, lake: Path, table: Table, role: str) -> None:
     register(client, lake)
-    made = client.post("/v1/tokens", json={"name": role, "role": role}).json()["token"]
+    made = client.post("/v1/tokens", json={"name": role, "role": role}, headers=root_of(client)).json()["token"]
     headers = {"Authorization": f"Bearer {made}"}
     needed = {
         "viewer": client.get("/v1/tables", headers=headers),
@@ -152,8 +172,10 @@ def test_a_token_sees_its_databases_and_places_only(client: TestClient, lake: Pa
     register(client, lake)
     Table.create(lake / "fares", name="fares", schema=SCHEMA, key="id", engine="local")
     client.post("/v1/tables", json={"db_name": "other", "table_name": "fares", "base_path": str(lake / "fares")})
+    root = root_of(client)
     for limits in ({"databases": ["db"]}, {"path_prefixes": [str(lake / "trips")]}):
-        token = client.post("/v1/tokens", json={"name": "x", "role": "admin", **limits}).json()["token"]
+        limited = {"name": "x", "role": "admin", **limits}
+        token = client.post("/v1/tokens", json=limited, headers=root).json()["token"]
         headers = {"Authorization": f"Bearer {token}"}
         listed = client.get("/v1/tables", headers=headers).json()["tables"]
         assert [each["table_name"] for each in listed] == ["trips"]
@@ -167,8 +189,8 @@ def test_a_token_sees_its_databases_and_places_only(client: TestClient, lake: Pa
 
 def test_a_revoked_token_opens_nothing_and_the_last_admin_stays(client: TestClient) -> None:
     first = client.post("/v1/tokens", json={"name": "root", "role": "admin"}).json()
-    second = client.post("/v1/tokens", json={"name": "second", "role": "admin"}).json()
     headers = {"Authorization": f"Bearer {first['token']}"}
+    second = client.post("/v1/tokens", json={"name": "second", "role": "admin"}, headers=headers).json()
     assert client.delete(f"/v1/tokens/{second['token_id']}", headers=headers).status_code == 200
     answer = client.get("/v1/tokens", headers={"Authorization": f"Bearer {second['token']}"})
     assert code_of(answer) == "unauthenticated"

@@ -77,6 +77,7 @@ def test_tables_on_an_object_store_are_looked_at_and_compacted_and_their_secrets
     # Jobs are files that carry the keys of the store.
     folders = [tmp_path / "service" / name for name in ("", "jobs", "attempts")]
     assert [each.stat().st_mode & 0o077 for each in folders] == [0, 0, 0]
+    assert [each.name for each in (tmp_path / "service").glob("service.db*") if each.stat().st_mode & 0o077] == []
 
 
 def test_a_table_that_is_made_anew_with_another_layout_is_looked_at_as_what_it_is(tmp_path: Path) -> None:

@@ -289,7 +289,10 @@ def test_a_compaction_of_a_metadata_table_that_java_left_to_the_service_becomes_
 def test_a_commit_callback_can_carry_a_token_as_its_key(
     client: TestClient, jobs: SqlJobStore, settings: ServerSettings, lake: Path, table: Table
 ) -> None:
-    secret = client.post("/v1/tokens", json={"name": "java", "role": "writer"}).json()["token"]
+    root = client.post("/v1/tokens", json={"name": "root", "role": "admin"}).json()["token"]
+    asked = {"name": "java", "role": "writer"}
+    made = client.post("/v1/tokens", json=asked, headers={"Authorization": f"Bearer {root}"})
+    secret = made.json()["token"]
     web = build_web(jobs, settings, ServiceMetrics(jobs), SYSTEM_RUNTIME, engines=frozenset())
     body = {"tableName": "trips", "basePath": str(lake / "trips")}
     with TestClient(web.guarded, base_url="http://localhost:9091", client=("127.0.0.1", 5000)) as opened:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +16,7 @@ from tablekeeper import Table
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.cli.main import app
 from tablekeeper.cli.service_views import show_log, show_operation
+from tablekeeper.client import ServiceClient, ServiceUnreachableError
 from tests.support.pretended_service import pretended, says
 from tests.support.served import running_service
 
@@ -107,3 +110,23 @@ def test_an_address_where_something_else_listens_is_told(command: str, body: byt
         done = CliRunner().invoke(app, ["service", *command.split(), "--url", address])
     assert done.exit_code == 1
     assert "is this the address of a tablekeeper service?" in done.output
+
+
+def test_a_door_that_stays_shut_says_where_its_key_is_looked_for() -> None:
+    refused = json.dumps({"error": {"code": "unauthenticated", "message": "this service wants a token"}}).encode()
+    with pretended(says(refused, status=401, Content_Type="application/json")) as (address, _):
+        done = CliRunner().invoke(app, ["service", "tables", "--url", address])
+    assert "this service wants a token. The token is taken from the variable TABLEKEEPER_TOKEN." in done.output
+
+
+def test_a_certificate_that_is_not_trusted_is_told_from_a_service_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise URLError(ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate"))
+
+    client = ServiceClient(["https://localhost:1"])
+    monkeypatch.setattr(ServiceClient, "_exchange", refuse)
+    with pytest.raises(ServiceUnreachableError, match="SSL_CERT_FILE") as caught:
+        client.get("/v1/tables")
+    assert "Is it running?" not in str(caught.value)

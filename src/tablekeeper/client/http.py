@@ -56,6 +56,9 @@ def _sayable(*parts: object) -> Iterator[None]:
         raise InvalidRequestError(f"{list(parts)!a} holds a character that no name has: half of a pair") from error
 
 
+_TRUST_HINT = "The variable SSL_CERT_FILE can name a file with the certificates to trust."
+
+
 class ServiceClient:
     """Calls a service at one of `addresses`. `token` is sent as a bearer token and never shown."""
 
@@ -98,10 +101,9 @@ class ServiceClient:
                     return self._ask(address, method, path, body)
                 except _SilentError as error:
                     silent.append(f"{address}: {error}")
-        raise ServiceUnreachableError(
-            f"the service did not answer ({'; '.join(dict.fromkeys(silent))}). "
-            "Is it running? `tablekeeper serve` starts one."
-        )
+        told = "; ".join(dict.fromkeys(silent))
+        hint = _TRUST_HINT if "CERTIFICATE_VERIFY_FAILED" in told else "Is it running? `tablekeeper serve` starts one."
+        raise ServiceUnreachableError(f"the service did not answer ({told}). {hint}")
 
     def _ask(self, address: str, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         headers = {"Accept": "application/json"}
@@ -173,4 +175,6 @@ def _refused(status: int, content: bytes) -> ServiceRefusedError | _SilentError:
         code, message = "unknown", f"the service answered {status} {known}".rstrip()
     if status in _ELSEWHERE:
         return _SilentError(message)
+    if code == "unauthenticated":
+        message = f"{message}. The token is taken from the variable TABLEKEEPER_TOKEN."
     return ServiceRefusedError(message, code=code, status=status)

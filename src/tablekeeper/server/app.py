@@ -144,6 +144,9 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         raise InvalidRequestError(
             f"cannot write to the work directory {settings.work_dir}: {error.strerror}"
         ) from error
+    if not settings.database_url:
+        # Digests of tokens and policies of tables: for nobody else on the machine, wherever the folder is.
+        (settings.work_dir / "service.db").touch(mode=0o600)
     store = open_store(settings.url, runtime=runtime)
     try:
         store.migrate()

@@ -369,10 +369,16 @@ class AdminCalls:
     ) -> dict[str, Any]:
         """Make a token. The answer is the only place where the token itself is ever shown."""
         _require_for_tokens(caller)
+        wanted = parse_role(role)
+        if not self._store.has_tokens() and (wanted is not Role.ADMIN or databases or path_prefixes):
+            raise RefusedCallError(
+                Refusal.WRONG_STATE,
+                "the first token has to be an admin's without limits: from then on nobody else could make another one",
+            )
         secret = new_secret(self._ids)
         prefixes = tuple(self._places.canonical(prefix) for prefix in path_prefixes)
         token = self._store.add_token(
-            NewToken(parse_name(name, field="name"), digest_of(secret), parse_role(role), tuple(databases), prefixes)
+            NewToken(parse_name(name, field="name"), digest_of(secret), wanted, tuple(databases), prefixes)
         )
         return {"token_id": token.token_id, "name": token.name, "role": token.role.name.lower(), "token": secret}
 

@@ -101,6 +101,10 @@ class Gate:
             return None
         return self._local(client_host, needs_token=self._has_tokens)
 
+    def look_again(self) -> None:
+        """A token was made just now: nobody is let in by what was known before."""
+        self._looked_s = None
+
     @property
     def must_look(self) -> bool:
         """Whether `needs_token` would ask the database."""

@@ -405,9 +405,11 @@ def list_tokens(request: Request, caller: Admin) -> dict[str, Any]:
 @_others.post("/v1/tokens", status_code=201)
 def add_token(request: Request, body: TokenBody, caller: Admin) -> dict[str, Any]:
     """Make a token. It is shown once."""
-    return _calls(request).admin.add_token(
+    made = _calls(request).admin.add_token(
         caller, name=body.name, role=body.role, databases=body.databases, path_prefixes=body.path_prefixes
     )
+    _calls(request).gate.look_again()
+    return made
 
 
 @_others.delete("/v1/tokens/{token_id}")
@@ -428,7 +430,9 @@ def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TablekeeperError)
     refusal = refusal_of(error)
     level = logging.ERROR if refusal is Refusal.INTERNAL else logging.INFO
-    _LOG.log(level, "%s %s: %s: %r", request.method, request.url.path, refusal.code, str(error)[:500])
+    # Who tries tokens out is known by the address.
+    asked_by = f" from {request.client.host}" if refusal is Refusal.UNAUTHENTICATED and request.client else ""
+    _LOG.log(level, "%s %s%s: %s: %r", request.method, request.url.path, asked_by, refusal.code, str(error)[:500])
     headers = {"WWW-Authenticate": "Bearer"} if refusal is Refusal.UNAUTHENTICATED else None
     return JSONResponse(refusal_body(refusal, str(error)), status_code=refusal.status, headers=headers)
 
