@@ -340,14 +340,17 @@ def test_operations_of_plans_that_ended_elsewhere_are_settled() -> None:
         "20261118110000000": None,
         "20261118100000000": Signal.COMPLETE,
         "20261118080000000": Signal.COMPLETE,
+        # Older than the timeline too, but taken off it before anything was archived.
+        "20261118070000000": Signal.CANCEL,
         "20261118105000000": Signal.CANCEL,
         "compaction@20261118105000000": None,
     }
+    archived = {"20261118080000000"}
     for instant, signal in instants.items():
-        found = plan_corrections([an_operation(instant=instant)], summary)
+        found = plan_corrections([an_operation(instant=instant)], summary, archived.__contains__)
         assert [each.signal for each in found] == ([] if signal is None else [signal])
     held = an_operation(instant="20261118105000000", status=Status.RUNNING)
-    assert plan_corrections([held], summary) == []
+    assert plan_corrections([held], summary, archived.__contains__) == []
 
 
 def test_only_what_was_ended_for_want_of_its_plan_is_revived() -> None:

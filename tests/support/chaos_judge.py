@@ -18,10 +18,12 @@ from typing import Any
 
 from sqlalchemy import Connection, func, or_, select
 
-from tablekeeper.model import State
+from tablekeeper.model import RequestedTime, State
+from tablekeeper.server.decisions.reconcile import has_completed
 from tablekeeper.server.model import AttemptOutcome, Status
 from tablekeeper.server.store.schema import ALARM, ATTEMPT, OPERATION, TBL
 from tablekeeper.timeline import load_instant_files
+from tablekeeper.timeline.history import load_history
 from tests.support.chaos_lake import ChaosTable
 from tests.support.stress_plans import SERVICE_OPERATIONS, load_past
 
@@ -79,13 +81,18 @@ def _plans(connection: Connection, table: ChaosTable) -> Iterable[str]:
     )
     known = {instant: (Status(status), note) for instant, status, note in connection.execute(query)}
     summary = table.table.timeline_summary()
+
+    def was_archived(instant: str) -> bool:
+        at = RequestedTime(instant)
+        return bool(load_history(table.table._storage, table.table.config, first=at, last=at, with_contents=False))
+
     for plan in table.plans:
         status, note = known.get(plan, (None, ""))
         if status is None:
             yield f"plan {plan} never became an operation"
-        elif summary.has_completed(plan) and status is not Status.COMPLETED:
+        elif (is_done := has_completed(plan, summary, was_archived)) and status is not Status.COMPLETED:
             yield f"plan {plan} is completed on the timeline and {status.word} in the service: {note}"
-        elif not summary.has_completed(plan) and status is Status.COMPLETED:
+        elif not is_done and status is Status.COMPLETED:
             yield f"plan {plan} is completed in the service and not on the timeline"
 
 

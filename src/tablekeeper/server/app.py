@@ -173,6 +173,9 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         plans = timelines.open(table.base_path).plans()
         return any(plan.is_held for plan in plans if plan.instant.value == instant)
 
+    def was_archived(table: ManagedTable, instant: str) -> bool:
+        return timelines.was_archived(table.base_path, instant)
+
     instance = NewInstance(
         instance_id=f"{node()[:40]}-{runtime.ids.uuid()[:_ID_LENGTH]}",
         host=node(),
@@ -180,7 +183,9 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         address=address,
         slots=settings.limits.slots,
     )
-    context = LoopContext(store, engines, settings, runtime, instance, look, is_held, ServiceMetrics(store))
+    context = LoopContext(
+        store, engines, settings, runtime, instance, look, is_held, was_archived, ServiceMetrics(store)
+    )
     return Service(context, timelines)
 
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from tablekeeper.metadata_table.layout import load_metadata_timeline
-from tablekeeper.model import Action, Instant
+from tablekeeper.model import Action, Instant, RequestedTime
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.model import ServiceAction
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.storage import open_storage
+from tablekeeper.storage.protocol import Storage
 from tablekeeper.table import Table
 from tablekeeper.table.summary import TimelineSummary
+from tablekeeper.timeline.history import load_history
 from tablekeeper.timeline.properties_file import load_table_config
 
 __all__ = ["TableTimelines"]
@@ -54,14 +56,22 @@ class TableTimelines:
 
     def metadata_compactions(self, base_path: str) -> frozenset[str]:
         """Compactions that are planned on the timeline of the metadata table of this table."""
-        self._places.recheck(base_path)
-        storage = open_storage(base_path, options=self._storage_options, runtime=self._runtime)
+        storage = self._storage(base_path)
         pending = load_metadata_timeline(storage, load_table_config(storage)).pending
         return frozenset(each.requested_at.value for each in pending if each.action is Action.COMPACTION)
+
+    def was_archived(self, base_path: str, instant: str) -> bool:
+        """Whether the archive of the table has the action of this time, as completed."""
+        storage, at = self._storage(base_path), RequestedTime(instant)
+        return bool(load_history(storage, load_table_config(storage), first=at, last=at, with_contents=False))
 
     def instants(self, base_path: str) -> Sequence[Instant]:
         """The instants of the active timeline by requested time."""
         return self._opened(base_path).timeline().instants
+
+    def _storage(self, base_path: str) -> Storage:
+        self._places.recheck(base_path)
+        return open_storage(base_path, options=self._storage_options, runtime=self._runtime)
 
     def _opened(self, base_path: str) -> Table:
         # Since it was registered somebody may have put a link there.

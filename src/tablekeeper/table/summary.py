@@ -41,9 +41,9 @@ class TimelineSummary:
     """The state of the timeline. Commits count that completed after the last plan of the service was requested.
 
     `behind_since_ms` is when the first delta commit completed that no compaction has seen; None if there is none.
-    `completed` are requested times; whatever began before `first_time` has been archived. `latest_completed` is the
-    newest completed plan of each service. `completion_times` are of all completed instants, `write_times` of those
-    that are commits. `services` are the table services among the completed ones.
+    `completed` are requested times; what began before `first_time` has been archived, or taken off before.
+    `latest_completed` is the newest completed plan of each service. `completion_times` are of all completed instants,
+    `write_times` of those that are commits. `services` are the table services among the completed ones.
     """
 
     name: str
@@ -70,10 +70,6 @@ class TimelineSummary:
     def commits_after(self, time: str) -> int:
         """How many commits completed after this time."""
         return sum(each > time for each in self.write_times)
-
-    def has_completed(self, instant: str) -> bool:
-        """Whether the action of this instant completed, also if it has been archived since."""
-        return instant in self.completed or (self.find_pending(instant) is None and instant < self.first_time)
 
     def find_pending(self, instant: str) -> PendingAction | None:
         """The pending action of this instant."""

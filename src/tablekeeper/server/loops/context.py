@@ -46,7 +46,11 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """Handed to every loop. `look` loads the summary of a table's timeline, `is_held` whether a plan is held."""
+    """Handed to every loop.
+
+    `look` loads the summary of a table's timeline, `is_held` tells whether a plan is held, and `was_archived` whether
+    the archive of the table has it, as completed.
+    """
 
     store: JobStore
     engines: Engines
@@ -55,6 +59,7 @@ class LoopContext:
     instance: NewInstance
     look: Callable[[ManagedTable], TimelineSummary]
     is_held: Callable[[ManagedTable, str], bool]
+    was_archived: Callable[[ManagedTable, str], bool]
     metrics: ServiceMetrics
     watched: dict[int, Watched] = field(default_factory=dict)
 

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from tablekeeper.runtime import Event
 from tablekeeper.server.decisions.due import (
@@ -144,7 +145,8 @@ class LookLoop:
 
     def _reconcile(self, table: ManagedTable, summary: TimelineSummary) -> None:
         store = self._context.store
-        for correction in plan_corrections(store.list_active(table.table_id), summary):
+        was_archived = partial(self._context.was_archived, table)
+        for correction in plan_corrections(store.list_active(table.table_id), summary, was_archived):
             if store.settle_waiting(correction.operation_id, correction.signal, note=correction.note):
                 told = {"operation_id": correction.operation_id, "table_id": table.table_id}
                 _LOG.info("operation %d: %s", correction.operation_id, correction.note, extra=told)

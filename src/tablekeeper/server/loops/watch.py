@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.server.decisions.outcomes import judge_attempt
+from tablekeeper.server.decisions.reconcile import has_completed
 from tablekeeper.server.engines.protocol import JobReport, JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, settle
 from tablekeeper.server.model import AttemptOutcome, Operation, Signal
@@ -84,11 +86,12 @@ class WatchLoop:
         if not (operation.is_planned and operation.action.has_plan):
             return False
         try:
-            summary = self._context.look(self._context.store.load_table(operation.table_id))
+            table = self._context.store.load_table(operation.table_id)
+            was_archived = partial(self._context.was_archived, table)
+            return has_completed(operation.instant, self._context.look(table), was_archived)
         except (TablekeeperError, OSError) as error:
             _LOG.warning("operation %d: cannot look at its plan: %s", operation.operation_id, error)
             return False
-        return operation.instant in summary.completed
 
     def _settle(self, watched: Watched, report: JobReport) -> None:
         store = self._context.store

@@ -13,8 +13,6 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from tablekeeper.metadata_table.layout import load_metadata_timeline
-from tablekeeper.model import Action
 from tablekeeper.server.api.permissions import LOCAL_ADMIN
 from tablekeeper.server.api.refusals import RefusedCallError
 from tablekeeper.server.api.writers import WriterCalls
@@ -27,6 +25,7 @@ from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewInstance, NewTable, UnknownRecordError
 from tablekeeper.server.timelines import TableTimelines
+from tablekeeper.storage.protocol import Storage
 from tablekeeper.table import Table
 from tablekeeper.testing.chance import Chance
 from tablekeeper.testing.loop import Call
@@ -37,7 +36,6 @@ from tablekeeper.testing.service.watch import ServiceWatch
 from tablekeeper.testing.store import take_step
 from tablekeeper.testing.worker import Worker, open_table
 from tablekeeper.testing.world import URI, World
-from tablekeeper.timeline.properties_file import load_table_config
 
 __all__ = ["CALLER", "DATABASE_NAME", "REFUSALS", "TABLE_NAME", "Instance", "Site", "UnansweredError"]
 
@@ -134,6 +132,7 @@ class Site:
             NewInstance(name, process.host, process.pid, address="", slots=settings.limits.slots),
             lambda table: timelines.summary(table.base_path),
             is_held,
+            lambda table, instant: timelines.was_archived(table.base_path, instant),
             ServiceMetrics(store),
         )
         calls = WriterCalls(store, AllowedPlaces(settings.allow), timelines, engines=("arrow",))
@@ -211,10 +210,9 @@ class _Timelines(TableTimelines):
         self._worker = worker
         self._table = open_table(worker.storage, worker.process, options_in=worker.world.watch.storage)
 
-    def metadata_compactions(self, base_path: str) -> frozenset[str]:
-        storage = self._worker.storage
-        pending = load_metadata_timeline(storage, load_table_config(storage)).pending
-        return frozenset(each.requested_at.value for each in pending if each.action is Action.COMPACTION)
+    def _storage(self, base_path: str) -> Storage:
+        self._places.recheck(base_path)
+        return self._worker.storage
 
     def _opened(self, base_path: str) -> Table:
         self._places.recheck(base_path)
