@@ -33,7 +33,7 @@ from tablekeeper.server.store.sql import open_store
 from tablekeeper.server.timelines import TableTimelines
 from tablekeeper.table.summary import TimelineSummary
 
-__all__ = ["Service", "open_service"]
+__all__ = ["Service", "kept_going", "open_service"]
 
 _LOG = logging.getLogger(__name__)
 _ID_LENGTH = 12
@@ -83,7 +83,7 @@ class Service:
             ("sample", self.sample.run_once, timing.sample_every_s),
             ("delivery", self.delivery.run_once, timing.alarms_every_s),
         ):
-            action = _kept_going(name, run_once)
+            action = kept_going(name, run_once)
             self._threads[name] = self.context.runtime.threads.every(every_s, action, name=f"tablekeeper-{name}")
         _LOG.info("instance %s is up", self.context.instance_id)
 
@@ -109,7 +109,7 @@ class Service:
         scheduling = self._threads.pop("schedule", None)
         if scheduling is not None:
             scheduling.stop()
-        _kept_going("beat", self.beat.run_once)()
+        kept_going("beat", self.beat.run_once)()
         until_s = clock.monotonic_s() + self.context.settings.timing.drain_s
         while self.context.watched and clock.monotonic_s() < until_s:
             clock.sleep(self.context.settings.timing.watch_every_s)
@@ -121,7 +121,7 @@ class Service:
             thread.stop()
         self._threads.clear()
         if not self.context.watched:
-            _kept_going("leave", self._leave)()
+            kept_going("leave", self._leave)()
         self.context.engines.close()
         self.context.store.close()
         _LOG.info("instance %s is down", self.context.instance_id)
@@ -189,14 +189,26 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
     return Service(context, timelines)
 
 
-def _kept_going(name: str, run_once: Callable[[], object]) -> Callable[[], None]:
-    """A loop that outlives a database that is away, and whatever else fails in one round: the next one tries again."""
+def kept_going(name: str, run_once: Callable[[], object]) -> Callable[[], None]:
+    """A loop that outlives a database that is away, and whatever else fails in one round: the next one tries again.
+
+    Of failures in a row every one is told whose number is a power of two: a loop that runs twice a second would
+    otherwise fill the log as long as the database is away.
+    """
+    failures = 0
 
     def run() -> None:
+        nonlocal failures
         try:
             run_once()
+            if failures:
+                _LOG.info("%s: goes on after %d failures", name, failures)
+                failures = 0
         except (TablekeeperError, SQLAlchemyError, OSError) as error:
-            _LOG.warning("%s: %s: %s", name, type(error).__name__, error)
+            failures += 1
+            if failures.bit_count() == 1:
+                reason = str(error).partition("\n")[0]
+                _LOG.warning("%s: failure %d in a row: %s: %s", name, failures, type(error).__name__, reason)
         except Exception:  # noqa: BLE001 (a loop that ends would take the service down; it is logged with its trace)
             _LOG.exception("%s: unexpected error", name)
 

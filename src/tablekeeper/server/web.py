@@ -24,6 +24,7 @@ from tablekeeper.server.model import Role
 from tablekeeper.server.observe.metrics import CONTENT_TYPE, ServiceMetrics
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.settings import ServerSettings
+from tablekeeper.server.store.database import DATABASE_AWAY
 from tablekeeper.server.store.protocol import JobStore
 from tablekeeper.server.timelines import TableTimelines
 from tablekeeper.tracing import span
@@ -74,7 +75,7 @@ def _readiness(store: JobStore) -> Callable[[], bool]:
     def is_ready() -> bool:
         try:
             store.now_ms()
-        except TablekeeperError:
+        except (TablekeeperError, *DATABASE_AWAY):
             return False
         return True
 

@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.permissions import Gate, is_loopback
-from tablekeeper.server.api.refusals import Refusal, RefusedCallError
+from tablekeeper.server.api.refusals import Refusal, RefusedCallError, database_is_away
+from tablekeeper.server.store.database import DATABASE_AWAY
 
 __all__ = ["RateLimit", "RequestGuard", "refusal_body"]
 
@@ -90,10 +91,10 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if self._gate.must_look:
-            # Not here: a database that is slow would hold up everybody.
-            await run_in_threadpool(self._gate.needs_token)
         try:
+            if self._gate.must_look:
+                # Not here: a database that is slow would hold up everybody.
+                await run_in_threadpool(self._look)
             self._refuse(scope, headers)
         except RefusedCallError as error:
             # A client that is told to slow down must not fill the log instead.
@@ -105,6 +106,12 @@ class RequestGuard:
             return
         body = _BoundedBody(receive, self._body_bytes, self._body_s)
         await self._app(scope, body.receive, _Answering(send, body).send)
+
+    def _look(self) -> None:
+        try:
+            self._gate.needs_token()
+        except DATABASE_AWAY as error:
+            raise database_is_away() from error
 
     def _refuse(self, scope: Scope, headers: dict[str, str]) -> None:
         client = (scope.get("client") or ("",))[0]

@@ -20,7 +20,7 @@ from tablekeeper.server.model import ForbiddenTransitionError
 from tablekeeper.server.places import ForbiddenPlaceError
 from tablekeeper.server.store.protocol import LeaseLostError, UnknownRecordError
 
-__all__ = ["Refusal", "RefusedCallError", "refusal_of"]
+__all__ = ["Refusal", "RefusedCallError", "database_is_away", "refusal_of"]
 
 
 class Refusal(enum.Enum):
@@ -58,6 +58,12 @@ class RefusedCallError(TablekeeperError):
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
         self.refusal = refusal
+
+
+def database_is_away() -> RefusedCallError:
+    """For one of `DATABASE_AWAY`, whose text names hosts and users: callers are not told it, the log is."""
+    text = "the database of the service cannot be reached at the moment: try again, or another instance"
+    return RefusedCallError(Refusal.UNAVAILABLE, text)
 
 
 _BY_KIND: tuple[tuple[type[TablekeeperError], Refusal], ...] = (

@@ -34,9 +34,10 @@ from tablekeeper.server.api.guards import refusal_body
 from tablekeeper.server.api.overview import OverviewCalls
 from tablekeeper.server.api.parameters import parse_actions, parse_statuses
 from tablekeeper.server.api.permissions import Caller, Gate, callback_authorization
-from tablekeeper.server.api.refusals import Refusal, refusal_of
+from tablekeeper.server.api.refusals import Refusal, database_is_away, refusal_of
 from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import Role, ServiceAction
+from tablekeeper.server.store.database import DATABASE_AWAY
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 
 __all__ = ["RestCalls", "needs", "rest_application"]
@@ -120,6 +121,9 @@ def rest_application(calls: RestCalls) -> FastAPI:
     app.add_exception_handler(TablekeeperError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _failed)
+    for error in DATABASE_AWAY:
+        app.add_exception_handler(error, _database_away)
     for router in (_rfc, _tables, _databases, _operations, _others):
         app.include_router(router)
     app.add_api_route(
@@ -446,6 +450,19 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
         wrong += ". Send JSON, with the header content-type: application/json"
     _LOG.info("%s %s: %s: %r", request.method, request.url.path, Refusal.INVALID_REQUEST.code, wrong)
     return JSONResponse(refusal_body(Refusal.INVALID_REQUEST, wrong), status_code=Refusal.INVALID_REQUEST.status)
+
+
+def _database_away(request: Request, error: Exception) -> JSONResponse:
+    refused = database_is_away()
+    reason = str(error).partition("\n")[0]
+    _LOG.warning("%s %s: %s: %s", request.method, request.url.path, refused.refusal.code, reason[:500])
+    return JSONResponse(refusal_body(refused.refusal, str(refused)), status_code=refused.refusal.status)
+
+
+def _failed(request: Request, error: Exception) -> JSONResponse:
+    """The server logs the error with its trace."""
+    text = f"{request.method} {request.url.path} failed: the log of the service says why"
+    return JSONResponse(refusal_body(Refusal.INTERNAL, text), status_code=Refusal.INTERNAL.status)
 
 
 def _says_json(request: Request) -> bool:

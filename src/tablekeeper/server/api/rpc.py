@@ -24,9 +24,10 @@ from tablekeeper.server.api.administration import AdminCalls, Registration
 from tablekeeper.server.api.guards import RateLimit
 from tablekeeper.server.api.parameters import parse_actions, parse_statuses
 from tablekeeper.server.api.permissions import Caller, Gate
-from tablekeeper.server.api.refusals import Refusal, RefusedCallError, refusal_of
+from tablekeeper.server.api.refusals import Refusal, RefusedCallError, database_is_away, refusal_of
 from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import ServiceAction
+from tablekeeper.server.store.database import DATABASE_AWAY
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
 
 __all__ = ["METHODS", "SERVICE", "RpcCalls", "grpc_server", "message_class"]
@@ -138,7 +139,11 @@ class _Door(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
 def _refusals(what: str, context: grpc.ServicerContext) -> Iterator[None]:
     """End the call with the status of our error, and its code beside it."""
     try:
-        yield
+        try:
+            yield
+        except DATABASE_AWAY as away:
+            _LOG.warning("gRPC %s: %s", what, str(away).partition("\n")[0][:500])
+            raise database_is_away() from away
     except TablekeeperError as error:
         refusal = refusal_of(error)
         level = logging.DEBUG if refusal is Refusal.TOO_MANY_REQUESTS else logging.INFO

@@ -25,14 +25,25 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+)
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from tablekeeper.errors import InvalidRequestError
 from tablekeeper.runtime import Runtime
 
-__all__ = ["Database", "connect", "database_now_ms", "database_utc_now"]
+__all__ = ["DATABASE_AWAY", "Database", "connect", "database_now_ms", "database_utc_now"]
+
+DATABASE_AWAY = (OperationalError, InterfaceError, NoConnectionError)
+"""What a call raises while the database cannot be reached, restarts, or has no connection left."""
 
 T = TypeVar("T")
 
