@@ -17,9 +17,9 @@ import pytest
 
 import tablekeeper as tk
 from tablekeeper.errors import TablekeeperError
-from tablekeeper.runtime import Runtime
 from tablekeeper.storage import LocalStorage, Storage, open_storage
-from tests.support.brittle_storage import BrittleStorage, OneThread, ShiftedClock, When
+from tests.support.later_process import later_process
+from tests.support.step_faults import Fault, FaultPoint, StepStorage
 from tests.support.table_builder import TableBuilder, rows_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tables"
@@ -32,7 +32,7 @@ LOSES_INDEXES = {"tablekeeper.metadata.index.drop": "true"}
 
 @pytest.fixture
 def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder(runtime=Runtime(threads=OneThread()), threads=1)
+    builder = TableBuilder(runtime=later_process(0), threads=1)
     yield builder
     builder.forget()
 
@@ -70,18 +70,18 @@ def seen(table: tk.Table) -> list[tuple[Any, ...]]:
     return rows_of(table.read(), "txn_id", "txn_ts", "merchant_name")
 
 
-@pytest.mark.parametrize("when", ["before", "after", "dead"])
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.OUTAGE], ids=lambda fault: fault.value)
 def test_the_metadata_table_and_the_directories_agree_after_a_failure_at_any_call(
-    tables: TableBuilder, golden: Storage, when: When
+    tables: TableBuilder, golden: Storage, fault: Fault
 ) -> None:
     first = copy(tables, golden)
     rows, before = changed(first), seen(first)
     first.upsert(rows)
     after = seen(first)
     assert before != after
-    for at in range(1 + len(when) % STRIDE, 1000, STRIDE):
+    for at in range(1 + len(fault.value) % STRIDE, 1000, STRIDE):
         table = copy(tables, golden)
-        store = BrittleStorage(tables.storage(table), at=at, when=when)
+        store = StepStorage(tables.storage(table), FaultPoint(at, fault))
         failure: Exception | None = None
         try:
             tables.through(table, store, options=LOSES_INDEXES).upsert(rows)
@@ -90,13 +90,11 @@ def test_the_metadata_table_and_the_directories_agree_after_a_failure_at_any_cal
         if len(store.calls) < at:
             assert at > 20
             return
-        context = f"{when} call {at} ({store.calls[at - 1]}), {failure!r}"
+        context = f"{fault.value} at call {at} ({store.calls[at - 1]}), {failure!r}"
         now = seen(table)
         assert now in (before, after), context
         assert seen(copy(tables, tables.storage(table), by_listing=True)) == now, context
-        later = tables.through(
-            table, options=LOSES_INDEXES, runtime=Runtime(clock=ShiftedClock(3600), threads=OneThread())
-        )
+        later = tables.through(table, options=LOSES_INDEXES, runtime=later_process(3600))
         later.upsert(rows)
         assert seen(table) == after, context
         assert seen(copy(tables, tables.storage(table), by_listing=True)) == after, context

@@ -16,9 +16,9 @@ import tablekeeper as tk
 from tablekeeper.errors import CommitOutcomeUnknownError, TablekeeperError
 from tablekeeper.format.data_files import decode_base_name, decode_log_name
 from tablekeeper.model import RequestedTime
-from tablekeeper.runtime import Runtime
 from tablekeeper.timeline import load_timeline
-from tests.support.brittle_storage import BrittleStorage, OneThread, ShiftedClock, When
+from tests.support.later_process import later_process
+from tests.support.step_faults import Fault, FaultPoint, StepStorage
 from tests.support.storage_wrappers import WatchedStorage
 from tests.support.table_builder import TRIPS, TableBuilder, rows_of, trips
 
@@ -49,7 +49,7 @@ OPERATIONS = {
 
 @pytest.fixture
 def tables() -> Iterator[TableBuilder]:
-    builder = TableBuilder(runtime=Runtime(threads=OneThread()), threads=1)
+    builder = TableBuilder(runtime=later_process(0), threads=1)
     yield builder
     builder.forget()
 
@@ -77,9 +77,9 @@ def copy(tables: TableBuilder, table: tk.Table) -> tk.Table:
 
 
 def run_with_fault(
-    tables: TableBuilder, table: tk.Table, operation: Operation, *, at: int, when: When
-) -> tuple[BrittleStorage, Exception | None]:
-    store = BrittleStorage(tables.storage(table), at=at, when=when)
+    tables: TableBuilder, table: tk.Table, operation: Operation, *, at: int, fault: Fault
+) -> tuple[StepStorage, Exception | None]:
+    store = StepStorage(tables.storage(table), FaultPoint(at, fault))
     try:
         operation.run(tables.through(table, store))
     except TablekeeperError as error:
@@ -87,26 +87,26 @@ def run_with_fault(
     return store, None
 
 
-@pytest.mark.parametrize("when", ["before", "after", "dead"])
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.OUTAGE], ids=lambda fault: fault.value)
 @pytest.mark.parametrize("table_type", ["cow", "mor"])
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_a_failure_at_any_call_leaves_the_old_or_the_new_rows_and_the_next_write_succeeds(
-    tables: TableBuilder, name: str, table_type: str, when: When
+    tables: TableBuilder, name: str, table_type: str, fault: Fault
 ) -> None:
     operation = OPERATIONS[name]
     template = tables.create(table_type=table_type)
     template.upsert(OLD)
     for at in range(1, 400):
         table = copy(tables, template)
-        store, failure = run_with_fault(tables, table, operation, at=at, when=when)
+        store, failure = run_with_fault(tables, table, operation, at=at, fault=fault)
         if len(store.calls) < at:
             break
-        context = f"{when} call {at} ({store.calls[at - 1]}), {failure!r}"
+        context = f"{fault.value} at call {at} ({store.calls[at - 1]}), {failure!r}"
         rows = rows_of(table.read())
         assert rows in (BEFORE, operation.after), context
         if failure is None:
             assert rows == operation.after, context
-        elif not isinstance(failure, CommitOutcomeUnknownError) and when != "after":
+        elif not isinstance(failure, CommitOutcomeUnknownError) and fault is not Fault.ERROR_AFTER:
             assert rows == BEFORE, context
         _next_writers_succeed(tables, table, rows, context)
     else:
@@ -118,7 +118,7 @@ def _next_writers_succeed(tables: TableBuilder, table: tk.Table, rows: list[tupl
     table.upsert(trips(("x", "sf", 9, 9.0)))
     expected = sorted([*rows, ("x", "sf", 9, 9.0)], key=repr)
     assert rows_of(table.read()) == expected, context
-    later = tables.through(table, runtime=Runtime(clock=ShiftedClock(LATER_S), threads=OneThread()))
+    later = tables.through(table, runtime=later_process(LATER_S))
     later.upsert(trips(("y", "la", 9, 9.0)))
     assert rows_of(table.read()) == sorted([*expected, ("y", "la", 9, 9.0)], key=repr), context
     assert orphans(tables, table) == [], context
@@ -139,7 +139,7 @@ def test_a_writer_that_lost_its_place_meanwhile_commits_nothing(tables: TableBui
         def open_output(self, path: str, *, scope: str | None = None) -> AbstractContextManager[BinaryIO]:
             if path.endswith(".parquet") and not self.is_done:
                 self.is_done = True
-                later = tables.through(table, runtime=Runtime(clock=ShiftedClock(LATER_S), threads=OneThread()))
+                later = tables.through(table, runtime=later_process(LATER_S))
                 later.upsert(trips(("x", "sf", 9, 9.0)))
             return self.storage.open_output(path, scope=scope)
 
@@ -148,7 +148,7 @@ def test_a_writer_that_lost_its_place_meanwhile_commits_nothing(tables: TableBui
         slow.upsert(NEW)
     assert rows_of(table.read()) == sorted([*BEFORE, ("x", "sf", 9, 9.0)], key=repr)
     assert storage.list_files(".hoodie/.temp") == []
-    later = tables.through(table, runtime=Runtime(clock=ShiftedClock(3 * LATER_S), threads=OneThread()))
+    later = tables.through(table, runtime=later_process(3 * LATER_S))
     later.upsert(trips(("z", "sf", 9, 9.0)))
     assert rows_of(table.read(), "id") == [("a",), ("b",), ("c",), ("x",), ("z",)]
     assert TRIPS.equals(table.schema)

@@ -16,7 +16,7 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.model import Action, RequestedTime
 from tests.support.cleaning import clean, keep, rows_by_moment
 from tests.support.recovery_world import LAPSED_S, World
-from tests.support.step_faults import WRITES, Fault, FaultPoint, ProcessDied
+from tests.support.step_faults import ONE_CALL, WRITES, Fault, FaultPoint, ProcessDied
 from tests.support.table_builder import trips
 from tests.support.table_services import compact
 
@@ -61,7 +61,7 @@ def _steps(world: World) -> list[FaultPoint]:
     trial.forget()
     points = []
     for number, (kind, _) in enumerate(storage.calls, start=1):
-        faults = list(Fault) if kind in WRITES else [Fault.ERROR_BEFORE]
+        faults = ONE_CALL if kind in WRITES else (Fault.ERROR_BEFORE,)
         points += [FaultPoint(number, fault) for fault in faults]
     return points
 

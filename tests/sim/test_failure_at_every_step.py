@@ -39,7 +39,16 @@ from tablekeeper.timeline import format_time, load_commit_metadata, load_timelin
 from tablekeeper.timeline.properties_file import change_properties
 from tests.support.fake_runtime import FakeClock
 from tests.support.metadata_builder import MetadataBuilder
-from tests.support.step_faults import WRITES, Fault, FaultPoint, OneThread, ProcessDied, StepStorage, one_thread_runtime
+from tests.support.step_faults import (
+    ONE_CALL,
+    WRITES,
+    Fault,
+    FaultPoint,
+    OneThread,
+    ProcessDied,
+    StepStorage,
+    one_thread_runtime,
+)
 from tests.support.table_builder import TRIPS, rows_of, trips
 
 __all__: list[str] = []
@@ -259,7 +268,10 @@ def expected_of(case: Case, worlds: Callable[[str], World]) -> Expected:
 # The store does not change between two writing calls, so that to die before one is to die after the one before it:
 # all four faults for two cases, three for the others.
 FAULTS = [
-    (name, fault) for name in CASES for fault in Fault if fault is not Fault.DEATH_BEFORE or name.startswith("upsert_m")
+    (name, fault)
+    for name in CASES
+    for fault in ONE_CALL
+    if fault is not Fault.DEATH_BEFORE or name.startswith("upsert_m")
 ]
 
 

@@ -26,7 +26,7 @@ from tablekeeper.errors import ConflictError, TablekeeperError
 from tablekeeper.model import RequestedTime
 from tablekeeper.timeline import load_commit_metadata
 from tests.support.recovery_world import World
-from tests.support.step_faults import WRITES, Fault, FaultPoint, ProcessDied
+from tests.support.step_faults import ONE_CALL, WRITES, Fault, FaultPoint, ProcessDied
 from tests.support.table_builder import trips
 
 __all__: list[str] = []
@@ -147,7 +147,7 @@ SCHEDULES = {
 FAULTS = [
     (name, fault)
     for name in CASES
-    for fault in Fault
+    for fault in ONE_CALL
     if fault is not Fault.DEATH_BEFORE or name in ("execute_compaction", "cancel_log_compaction")
 ]
 

@@ -1,8 +1,8 @@
-"""One storage call of a write goes wrong, in one of four ways; and a table that can be copied for each try.
+"""One storage call of a client goes wrong, in one of several ways, and a runtime that always makes the same calls.
 
 `FaultPoint` says which call (from 1) and how. A process that dies raises `ProcessDied`, which no clean-up catches as
-an error of the store, and its client answers nothing from then on: what it had planned for the way out never
-reaches the store. Everything runs on one thread, so that a call has the same number in every run.
+an error of the store; none of its later calls reach the store. Everything runs on one thread, so that a call has the
+same number in every run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tablekeeper.storage import FileInfo, Storage
 from tests.support.fake_runtime import FakeClock, FakeIds, FakeThreads
 from tests.support.storage_wrappers import WatchedStorage
 
-__all__ = ["WRITES", "Fault", "FaultPoint", "OneThread", "ProcessDied", "StepStorage", "one_thread_runtime"]
+__all__ = ["ONE_CALL", "WRITES", "Fault", "FaultPoint", "OneThread", "ProcessDied", "StepStorage", "one_thread_runtime"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,6 +36,8 @@ class Fault(enum.Enum):
     ERROR_AFTER = "error after"
     DEATH_BEFORE = "death before"
     DEATH_AFTER = "death after"
+    OUTAGE = "outage"
+    """This call and all that follow fail."""
 
     @property
     def is_death(self) -> bool:
@@ -43,7 +45,11 @@ class Fault(enum.Enum):
 
     @property
     def is_before(self) -> bool:
-        return self in (Fault.ERROR_BEFORE, Fault.DEATH_BEFORE)
+        return self not in (Fault.ERROR_AFTER, Fault.DEATH_AFTER)
+
+
+ONE_CALL = (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.DEATH_BEFORE, Fault.DEATH_AFTER)
+"""Faults of one call: the store works again afterwards, or the process is gone."""
 
 
 class ProcessDied(BaseException):
@@ -71,17 +77,20 @@ class StepStorage(WatchedStorage):
         if self._is_dead:
             raise ProcessDied
         self.calls.append((kind, path))
-        if self._point is None or self._point.step != len(self.calls):
+        if self._point is None or not self._goes_wrong(self._point):
             return call()
         fault = self._point.fault
         if fault is Fault.DEATH_BEFORE:
             self._die()
-        if fault is Fault.ERROR_BEFORE:
+        if fault in (Fault.ERROR_BEFORE, Fault.OUTAGE):
             raise StorageError(f"{path}: {kind} was not done", path=path, transient=True)
         call()
         if fault is Fault.DEATH_AFTER:
             self._die()
         raise StorageError(f"{path}: {kind} was done, but its answer got lost", path=path, transient=True)
+
+    def _goes_wrong(self, point: FaultPoint) -> bool:
+        return len(self.calls) == point.step or (point.fault is Fault.OUTAGE and len(self.calls) > point.step)
 
     def walk(self, directory: str) -> Iterator[FileInfo]:
         return self.around("walk", directory, lambda: iter(list(self.storage.walk(directory))))
