@@ -318,15 +318,20 @@ def _refuse_to_go_on(environment: TableEnvironment, write: OpenWrite, timeline: 
     refuse_during_restore(environment, timeline, write.inflight.requested_at)
 
 
-def refuse_during_restore(environment: TableEnvironment, timeline: Timeline, instant: RequestedTime) -> None:
-    """During a restore, a write would build on rows that are about to be rolled back."""
-    restores = [i for i in timeline.pending if i.action is Action.RESTORE]
-    if restores:
+def refuse_during_restore(
+    environment: TableEnvironment, timeline: Timeline, instant: RequestedTime | None = None
+) -> None:
+    """Raise `ConflictError` if a restore is pending: it is about to roll back what readers see now.
+
+    `instant` is that of the refused action, if it has one.
+    """
+    restore = next((i for i in timeline.pending if i.action is Action.RESTORE), None)
+    if restore is not None:
         raise ConflictError(
-            f"table {environment.config.name} is being restored to a savepoint ({restores[0]}). Nothing was committed: "
-            "write again when the restore has finished. If its process died, `tablekeeper doctor --fix` finishes it.",
-            instant=instant.value,
-            beaten_by=restores[0].requested_at.value,
+            f"table {environment.config.name} is being restored to a savepoint ({restore}). Nothing was changed: try "
+            "again when the restore has finished. If its process died, `tablekeeper doctor --fix` finishes it.",
+            instant=instant.value if instant is not None else "",
+            beaten_by=restore.requested_at.value,
             file_groups=(),
         )
 

@@ -1,9 +1,9 @@
 """Proof that the files which a replace commit hid are gone, before the commit leaves the active timeline.
 
 Readers leave replaced file groups out because a replace commit on the active timeline says so. Once it is archived,
-whatever is still there of them shows again, as rows twice. That the last clean went past the commit does not prove
-enough: a deletion may have failed, and files that a savepoint protected stay when the savepoint goes. So the partitions
-are listed. Replaced groups get no new files, which is why this needs no lock.
+files of them that still exist become visible again, and rows appear twice. That the last clean went past the commit is
+not enough: a deletion may have failed, and files that a savepoint protected stay when the savepoint is deleted. So the
+partitions are listed. Replaced groups get no new files, so this needs no lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Replaced:
 def find_replaced_leftovers(environment: TableEnvironment, instants: Sequence[ArchivedInstant]) -> Bound | None:
     """The first of these instants that has to stay, None if all may go.
 
-    At most so many partitions are listed in one run; a commit for which that is too many is looked at alone.
+    The number of partitions listed in one run is limited; a commit that exceeds the limit is examined alone.
     """
     looked_at: set[str] = set()
     for replaced in _replace_commits(instants):

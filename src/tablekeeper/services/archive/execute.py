@@ -7,8 +7,8 @@ moves those of the prepared instants that the new plan begins with:
 
 Before the version file has moved, nothing has happened. From then on every instant of the run is in the archived
 timeline, and removing the files of the active one can be repeated: the next archive finds instants in both, writes
-none of them again, and removes what is left. After the removal files of the archived timeline are merged and old
-versions cleaned; what is left undone there is done by the next archive that moves something.
+none of them again, and removes what is left. Then files of the archived timeline are merged and old versions deleted;
+what is not done there is left to the next archive that moves something.
 
 The work under one hold of the lock is bounded by the settings, and so is the number of holds in a call.
 """
@@ -67,13 +67,13 @@ class _Draft:
 def execute_archive(environment: TableEnvironment, settings: ArchiveSettings) -> ArchiveResult:
     """Move the oldest completed instants into the archived timeline, if there are more commits than should stay.
 
-    A table with a metadata table has that one's timeline archived too. A process that dies at any point of this
-    loses and doubles nothing; the next archive goes on where it stopped.
+    The timeline of the metadata table is archived too. If the process dies at any point, no instant is lost or
+    archived twice; the next archive continues.
     """
     clock = environment.runtime.clock
     begun_s = clock.monotonic_s()
     target = _table_target(environment, settings)
-    # Before the archive reaches them: from then on readers would take late files of a failed write for committed.
+    # Before they are archived: afterwards readers would take late files of a failed write for committed.
     sweep_late_files(environment)
     result = _archive(environment, target)
     if target.config.has_metadata_table:
@@ -158,7 +158,7 @@ def _result_of(plan: ArchivePlan) -> ArchiveResult:
 
 
 def _plan(environment: TableEnvironment, target: _Target) -> ArchivePlan:
-    """The plan as far as the files that replace commits hid are gone."""
+    """The part of the plan for which the files that replace commits hid are gone."""
     plan = plan_archive(target.load_view(), target.settings)
     replaces = [action for action in plan.actions if action.instant.action is Action.REPLACE_COMMIT]
     if not target.is_table or not replaces:
@@ -204,7 +204,7 @@ def _move(held: LockedEnvironment, target: _Target, draft: _Draft) -> ArchiveRes
 
 
 def _still_planned(plan: ArchivePlan, draft: _Draft) -> tuple[tuple[ActiveAction, ...], tuple[ArchivedInstant, ...]]:
-    """The instants that both the new plan and the prepared one begin with: what goes leaves no hole behind."""
+    """The instants that both the new plan and the prepared one begin with, so that archiving leaves no gap."""
     prepared = {_key(archived.instant): archived for archived in draft.contents}
     actions: list[ActiveAction] = []
     for action in plan.actions:
@@ -218,7 +218,7 @@ def _still_planned(plan: ArchivePlan, draft: _Draft) -> tuple[tuple[ActiveAction
 def _known_in_history(
     environment: TableEnvironment, config: TableConfig, history: HistorySnapshot, actions: Sequence[ActiveAction]
 ) -> frozenset[_Key]:
-    """Those of the instants that the archived timeline holds already. An archive that died left them in both."""
+    """Instants that are already in the archived timeline, because an archive died before it removed them."""
     times = [action.instant.requested_at for action in actions]
     if not history.overlapping(times[0], times[-1]):
         return frozenset()
@@ -227,7 +227,7 @@ def _known_in_history(
 
 
 def _with_files(result: ArchiveResult, snapshots: Sequence[HistorySnapshot]) -> ArchiveResult:
-    """The result with the files that each of the snapshots has and the one before it has not."""
+    """The result with the files that each snapshot has and the one before it does not."""
     written = {
         later.path_of(file): file.size
         for earlier, later in pairwise(snapshots)

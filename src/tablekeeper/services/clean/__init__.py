@@ -4,11 +4,11 @@
 |---|---|
 | `plan` | which files go and why, pure |
 | `view` | loads what the plan is made on, only of partitions that were touched |
-| `publish` | puts the plan on the timeline under the lock, after a look at the news |
+| `publish` | puts the plan on the timeline under the lock, after checking what is new |
 | `guard` | one process at a time executes a clean |
 | `execute` | deletes, brings the metadata table up to date, completes; finishes what others left |
-| `leftovers` | what is put right before planning: writes that died |
-| `explain` | the same as `plan`, told to people |
+| `leftovers` | rolls back dead writes before planning |
+| `explain` | shows what `plan` would do |
 """
 
 from tablekeeper.services.clean.execute import Progress, execute_clean, finish_cleans

@@ -1,9 +1,9 @@
 """Executing a clean: files are deleted without the lock, the result is published under it.
 
-A clean that somebody left unfinished comes first, and deletes exactly what its plan says. Files go before the metadata
-table forgets them, and the clean completes last, so that a death on the way leaves a clean that can be repeated
-from the start. A partition goes under the lock, and only if nobody is writing and nothing but its marker file is left
-in it: a writer that finds it missing creates it again.
+An unfinished clean comes first, and deletes exactly what its plan says. Files are deleted before the metadata table is
+updated, and the clean completes last, so that a clean whose process died can be repeated from the start. A partition is
+removed under the lock, and only if no write is pending and only its metadata file is left: a writer that does not find
+it creates it again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from tablekeeper.model import Action, RequestedTime, join_path
 from tablekeeper.services.clean.guard import Taken, take_clean
 from tablekeeper.services.clean.leftovers import roll_back_leftovers
 from tablekeeper.services.clean.plan import BYTES_KEY
-from tablekeeper.services.clean.publish import draft_and_publish, refuse_during_restore
+from tablekeeper.services.clean.publish import draft_and_publish
 from tablekeeper.services.clean.results import CleanResult
 from tablekeeper.snapshot.integrity import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline
+from tablekeeper.txn.commit import refuse_during_restore
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.publish import CleanUpdate, Publication
@@ -34,7 +35,7 @@ from tablekeeper.txn.publish import CleanUpdate, Publication
 __all__ = ["DeleteTask", "Progress", "delete_files", "execute_clean", "finish_cleans"]
 
 Progress = Callable[[int, int], None]
-"""Told how many files are gone, and of how many."""
+"""Called with the number of deleted files, and the total."""
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class DeleteTask:
 
 
 def delete_files(task: DeleteTask) -> int:
-    """Delete the files of a task, those that are gone already included. May run again."""
+    """Delete the files of a task; files that do not exist are no error. May run again."""
     task.store.storage.delete_many(task.paths)
     return len(task.paths)
 
@@ -124,7 +125,7 @@ class _Worker:
             self._delete(taken)
             result = self._complete(taken, started_s=started_s)
         except CommitOutcomeUnknownError:
-            # The last request may still land: nobody is to repeat the clean before that is settled.
+            # The last request may still succeed: nobody may repeat the clean before that is known.
             taken.heartbeat.abandon()
             raise
         except BaseException:
@@ -134,7 +135,7 @@ class _Worker:
         return replace(result, seconds=clock.monotonic_s() - started_s)
 
     def _delete(self, taken: Taken) -> None:
-        """Files in bounded batches; on an engine with workers of its own only where there are very many."""
+        """Files in bounded batches; an engine with worker processes is used only for very many files."""
         paths = [join_path(partition, name) for partition, names in _names(taken.plan).items() for name in names]
         store = StorageHandle(self.environment.storage)
         tasks = [DeleteTask(store, batch) for batch in _batches(paths, _BATCH)]
@@ -193,7 +194,7 @@ def _remove_partitions(environment: TableEnvironment, timeline: Timeline, partit
         files = storage.list_files(partition) if partition else []
         is_bare = all(file.name.startswith(PARTITION_METADATA_NAME) for file in files)
         if partition and is_bare and not storage.list_directories(partition):
-            # By name: what somebody has put there since it was listed is not ours to delete.
+            # By name: files that were added since the listing must stay.
             storage.delete_many([file.path for file in files])
             removed.append(partition)
     return tuple(removed)

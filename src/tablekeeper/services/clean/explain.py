@@ -128,7 +128,7 @@ def explain_clean(environment: TableEnvironment, settings: CleanSettings) -> Cle
 
 
 def is_clean_due(environment: TableEnvironment, settings: CleanSettings) -> bool:
-    """Whether enough commits completed since the last clean; for those who clean after each commit."""
+    """Whether enough commits completed since the last clean; for callers that clean after each commit."""
     timeline = environment.load_timeline()
     last = load_last_clean(environment, timeline)
     known = last.metadata.last_completed_commit if last is not None else ""

@@ -1,10 +1,10 @@
 """Who executes a clean: one process at a time, by its heartbeat on the clean's instant.
 
-Deletions can be repeated, so that a clean whose process died is simply taken over: nothing is rolled back. The look at
-the heartbeat and the start of one's own are one transaction.
+Deletions can be repeated, so a clean whose process died is simply taken over, without a rollback. Checking the old
+heartbeat and starting a new one is one transaction.
 
-A plan that nobody has begun is dropped if commits were taken back or a savepoint was made since its time. On an object
-store the plan of a process that lost the lock in its sleep can land after them, and name files that are needed again.
+A plan that nobody has begun is dropped if commits were rolled back or a savepoint was made since its time. On an object
+store a process that lost the lock while it slept can publish its plan after them, with files that are needed again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAYS_BACK = frozenset({Action.ROLLBACK, Action.RESTORE, Action.SAVEPOINT})
 
 @dataclass(frozen=True)
 class Taken:
-    """A clean that is inflight and this process's to execute, as long as the heartbeat lasts."""
+    """An inflight clean that this process may execute as long as its heartbeat is active."""
 
     inflight: Instant
     plan: CleanPlan

@@ -1,7 +1,7 @@
-"""What a clean does before it plans: failed attempts of others are put right, lazily, as the heartbeat guard has it.
+"""What a clean does before it plans: it rolls back failed writes of other processes, as the heartbeat guard requires.
 
-Writes whose heartbeat has lapsed are rolled back. Without that a dead write would hold the retained window back for
-good, and its files would lie around uncounted.
+These are the pending writes whose heartbeat has expired. Otherwise a dead write would hold back the retained window
+forever, and its files would stay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["roll_back_leftovers"]
 
 
 def roll_back_leftovers(environment: TableEnvironment) -> tuple[RequestedTime, ...]:
-    """Roll back writes that died; the instants that are gone. Under the EAGER policy the next writer does that."""
+    """Roll back dead writes; returns them. Under the EAGER policy the next writer does that."""
     if environment.concurrency.failed_writes is FailedWrites.EAGER:
         return ()
     timeline = environment.load_timeline()

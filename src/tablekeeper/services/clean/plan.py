@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 SAVEPOINTS_KEY = "savepointed_timestamps"
-"""Java's key for the savepoints that a clean knew of: once one of them is gone, all partitions are looked into."""
+"""Java's key for the savepoints that a clean knew of: once one of them is deleted, all partitions are examined."""
 
 MISSING_KEY = "tablekeeper.clean.missing"
-"""Partitions in which files stayed that are due as soon as a pending plan or write is out of the way, as JSON."""
+"""Partitions with files that can be deleted once a pending plan or write has ended, as JSON."""
 
 PLANNED_ON_KEY = "tablekeeper.clean.planned.on"
 """The newest completion time on the timeline on which the clean was planned."""
@@ -109,7 +109,7 @@ class SliceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """What must not go, whatever its age.
+    """What must not be deleted, whatever its age.
 
     `savepointed` and `planned_files` are file names by partition. `planned_bases` has, for a file group with a pending
     compaction or log compaction, the base instant from which on its slices are kept besides.
@@ -197,7 +197,7 @@ class CleanDraft:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Partitions to look into again, although nobody may have touched them by then."""
+        """Partitions to examine again, even if no commit touches them until then."""
         held = {each.partition for each in self.verdicts if each.fate is Fate.PLANNED}
         return tuple(sorted(held | set(self.withheld)))
 
@@ -215,19 +215,19 @@ class CleanDraft:
         return max(moments, default="")
 
     def without(self, holds: Holds) -> CleanDraft:
-        """The draft without what these holds forbid."""
+        """The draft without the files that these holds protect."""
         verdicts = tuple(_held(each, holds) for each in self.verdicts)
         spared = {each.partition for each in verdicts if not each.fate.goes}
         return replace(self, verdicts=verdicts, emptied=tuple(p for p in self.emptied if p not in spared))
 
     def keeping(self, partitions: Iterable[str]) -> CleanDraft:
-        """The draft with these partitions left standing, however empty they will be."""
+        """The draft that keeps these partitions, even if they will be empty."""
         kept = [p for p in self.emptied if p in frozenset(partitions)]
         emptied = tuple(p for p in self.emptied if p not in kept)
         return replace(self, emptied=emptied, withheld=(*self.withheld, *kept))
 
     def extra_metadata(self, *, is_partitioned: bool) -> dict[str, str]:
-        """What the plan says besides its files. Java keeps it and understands the first entry."""
+        """The extra metadata of the plan. Java keeps it and understands the first entry."""
         savepoints = ",".join(each.value for each in self.savepoints) if is_partitioned else ""
         by_versions = self.settings.policy is CleanPolicy.VERSIONS
         entries = {
@@ -333,7 +333,7 @@ def _fates_by_versions(slices: Sequence[FileSlice], holds: Holds, *, keep: int) 
 
 
 def _held(verdict: SliceVerdict, holds: Holds) -> SliceVerdict:
-    """The same verdict, unless the slice would go and something holds it."""
+    """The verdict, changed if the slice would go although something holds it."""
     if not verdict.fate.goes:
         return verdict
     fate = holds.fate_of(verdict.file_slice, (file.name for file in verdict.files))

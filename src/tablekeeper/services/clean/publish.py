@@ -1,8 +1,8 @@
-"""Putting a clean on the timeline: planned without the lock, published under it after a look at what is new.
+"""Putting a clean on the timeline: planned without the lock, published under it after checking what is new.
 
-Once begun, a plan is always executed, by any process: nothing on the timeline withdraws it. So under the lock
-everything is dropped from it that news forbid, and where news went the other way (a commit was taken back, so that
-older files are the newest again) it is planned anew. A savepoint or a rollback that comes later sees the plan.
+Once begun, a plan is always executed, by any process: nothing withdraws it. So under the lock the draft drops files
+that new savepoints or plans need, and it is planned again if a commit was rolled back, so that older files are the
+newest again. A savepoint or a rollback that comes later sees the plan.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tablekeeper.services.clean.view import Scope, find_last_clean, load_holds, 
 from tablekeeper.snapshot.slices import load_files_by_listing
 from tablekeeper.storage import hadoop_path
 from tablekeeper.timeline import Timeline, create_requested, parse_time
+from tablekeeper.txn.commit import refuse_during_restore
 from tablekeeper.txn.environment import TableEnvironment, next_time
 from tablekeeper.txn.publish import confirm_pending
 from tablekeeper.txn.savepoints import savepoints_of
@@ -29,7 +30,6 @@ __all__ = [
     "Published",
     "draft_and_publish",
     "load_draft",
-    "refuse_during_restore",
     "schedule_clean",
 ]
 
@@ -49,9 +49,9 @@ class Drafted:
 
 @dataclass(frozen=True)
 class Published:
-    """What became of a draft. `requested` is None if nothing was put on the timeline.
+    """The result of publishing a draft. `requested` is None if nothing was put on the timeline.
 
-    `is_stale`: it has to be planned anew. `taken` is the clean begun, where the caller wanted that.
+    `is_stale`: it has to be planned again. `taken` is the clean that was begun, if the caller wanted that.
     """
 
     requested: Instant | None = None
@@ -65,7 +65,7 @@ def schedule_clean(environment: TableEnvironment, settings: CleanSettings) -> In
 
 
 def draft_and_publish(environment: TableEnvironment, settings: CleanSettings, *, begins: bool) -> Published:
-    """Plan, publish, and with `begins` take the clean in the same hold of the lock, so that nobody else does."""
+    """Plan and publish; with `begins` take the clean under the same lock, so that nobody else does."""
     for _ in range(_ATTEMPTS):
         drafted = load_draft(environment, settings)
         if not _is_worth_publishing(environment, drafted):
@@ -83,7 +83,7 @@ def draft_and_publish(environment: TableEnvironment, settings: CleanSettings, *,
 
 
 def load_draft(environment: TableEnvironment, settings: CleanSettings) -> Drafted:
-    """What a clean would do now. Partitions in which somebody's files lie that no commit names are not emptied."""
+    """What a clean would do now. Partitions with files that no commit names are not emptied."""
     view, scope = load_view(environment, settings)
     draft = plan_clean(view, settings)
     if draft.emptied:
@@ -97,7 +97,7 @@ def _publish(environment: TableEnvironment, drafted: Drafted, *, begins: bool) -
         timeline = held.load_timeline()
         refuse_during_restore(held, timeline)
         if any(i.action is Action.CLEAN for i in timeline.pending):
-            # Somebody else's came first, and may delete the same files.
+            # Another clean was published first, and may delete the same files.
             return Published()
         if timeline.has_lost(drafted.view.timeline):
             return Published(is_stale=True)
@@ -122,33 +122,20 @@ def _publish(environment: TableEnvironment, drafted: Drafted, *, begins: bool) -
         return Published(taken.inflight, taken)
 
 
-def refuse_during_restore(environment: TableEnvironment, timeline: Timeline) -> None:
-    """A restore takes commits back one by one: what is old and what is new is not settled before it has finished."""
-    restore = next((i for i in timeline.pending if i.action is Action.RESTORE), None)
-    if restore is not None:
-        raise ConflictError(
-            f"table {environment.config.name} is being restored to a savepoint ({restore}). Nothing was deleted: clean "
-            "again when the restore has finished. If its process died, `tablekeeper doctor --fix` finishes it.",
-            instant="",
-            beaten_by=restore.requested_at.value,
-            file_groups=(),
-        )
-
-
 def _after_news(environment: TableEnvironment, drafted: Drafted, timeline: Timeline) -> CleanDraft:
-    """The draft without what savepoints and plans need that came since it was made."""
+    """The draft without the files of savepoints and plans that were added since."""
     known = frozenset(drafted.view.timeline.instants)
     savepoints = [i for i in savepoints_of(timeline) if i not in known]
     seen = {i.requested_at for i in known}
     plans = [i for i in timeline.pending_plans if i.requested_at not in seen]
     holds = load_holds(environment, savepoints=savepoints, plans=plans)
     draft = drafted.draft.without(holds)
-    # A running writer may be about to write into a partition that looks abandoned.
+    # A running writer may be about to write into a partition that looks empty.
     return draft.keeping(draft.emptied) if timeline.pending_ingestion else draft
 
 
 def _load_occupied(environment: TableEnvironment, draft: CleanDraft) -> frozenset[str]:
-    """Emptied partitions that hold other files than those that go: a running write's, or a dead one's."""
+    """Emptied partitions with other files than those to delete: those of a running or dead write."""
     partitions = list(draft.emptied)
     listing = load_files_by_listing(environment.storage, partitions, runtime=environment.runtime)
     occupied = set()
@@ -160,9 +147,9 @@ def _load_occupied(environment: TableEnvironment, draft: CleanDraft) -> frozense
 
 
 def _is_worth_publishing(environment: TableEnvironment, drafted: Drafted) -> bool:
-    """A plan with something to do; or an empty one, so that the next clean need not look into all partitions again.
+    """Whether to publish the plan: if it deletes anything, or if an empty one saves the next clean a full listing.
 
-    An empty one is recorded where the settings ask for it, and after the listing of many partitions found nothing.
+    An empty plan is published if the settings ask for it, and after a listing of many partitions found nothing.
     """
     draft, settings = drafted.draft, drafted.draft.settings
     if not draft.is_empty:

@@ -1,10 +1,10 @@
-"""Loading what a clean is planned on, at a cost that follows the partitions touched since the last clean.
+"""Loads what a clean is planned on, at a cost that depends on the partitions touched since the last clean.
 
 Which partitions those are follows from the last completed clean. A slice becomes due only if a newer one, or a replace
 commit, moved out of the retained window since then: the writes between the two oldest retained commits, and older ones
 that completed only after the last clean was planned. Partitions in which the last clean had to leave something are
-looked into again. Where that is not enough (no clean yet, its window archived, a savepoint deleted, fewer versions to
-keep than before, hidden file groups that came back) all partitions are listed.
+examined again. If that is not enough (no clean yet, its window archived, a savepoint deleted, fewer versions to keep
+than before, hidden file groups that became visible again), all partitions are listed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LastClean:
 
     @property
     def planned_on(self) -> CompletionTime:
-        """What completed later, the clean has not seen. A clean by Java says no better time than its own."""
+        """The clean has not seen what completed later. A clean by Java records no better time than its own."""
         text = self.metadata.extra_metadata.get(PLANNED_ON_KEY, "")
         return CompletionTime(text if text.isascii() and text.isdigit() else self.instant.requested_at.value)
 
@@ -95,7 +95,7 @@ class LastClean:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which partitions are looked into: all of them (`instants` is None), or those that some instants touched."""
+    """Which partitions are examined: all of them (`instants` is None), or those that some instants touched."""
 
     reason: str
     instants: tuple[Instant, ...] | None = None
@@ -156,7 +156,7 @@ def plan_scope(
 
 
 def _why_all(timeline: Timeline, settings: CleanSettings, last: LastClean | None) -> str:
-    """Why all partitions have to be looked into; `""` if they have not."""
+    """Why all partitions have to be examined; `""` if they do not."""
     if not settings.incremental or last is None:
         off = "incremental planning is switched off"
         return "there is no completed clean on the timeline" if settings.incremental else off
@@ -216,14 +216,14 @@ def _load_plan(
     for each in slices:
         if plan.action is not Action.CLUSTERING:
             bases[each.group] = min(each.base_instant, bases.get(each.group, each.base_instant))
-        # The base instant alone would not do: a slice of logs is named after the oldest, which may come after the plan.
+        # The base instant is not enough: a slice of logs is named after the oldest, which may be newer than the plan.
         files[each.group.partition].update(log.name for log in each.logs)
         if each.base is not None:
             files[each.group.partition].add(each.base.name)
 
 
 def _groups_came_back(environment: TableEnvironment, timeline: Timeline, last: LastClean) -> bool:
-    """Whether replaced file groups may be visible again, with old slices that were spared while they were hidden."""
+    """Whether replaced file groups may be visible again, with old slices that were kept while they were hidden."""
     for instant in timeline.completed:
         if instant.completed_at is None or instant.completed_at <= last.planned_on:
             continue
@@ -259,8 +259,9 @@ def _left_work_in(config: TableConfig, instant: Instant, metadata: CommitMetadat
 def _load_files(
     environment: TableEnvironment, config: TableConfig, timeline: Timeline, partitions: list[str] | None
 ) -> Files:
-    """The files of these partitions (None: all), by the metadata table if there is one. Partitions that are not there
-    are left out.
+    """The files of these partitions (None: all), from the metadata table if there is one.
+
+    Partitions that do not exist are left out.
     """
     if partitions is not None and not partitions:
         return {}
@@ -281,8 +282,10 @@ def _load_files(
 
 
 def _files_by_metadata(metadata_table: MetadataTable, partitions: list[str] | None) -> Files:
-    """The list of all partitions is one record, which takes seconds to decode where there are very many: it is asked
-    only about partitions that have no files. Those may be gone, or about to go.
+    """The files as the metadata table lists them, without partitions that do not exist.
+
+    The list of all partitions is one record, which takes seconds to decode if there are very many. So it is read only
+    if there are partitions without files, which may not exist any more.
     """
     if partitions is None:
         return metadata_table.files(metadata_table.partitions())

@@ -1,3 +1,3 @@
-"""Indexes of the metadata table on request: building one from the rows that are there, and dropping one."""
+"""Indexes of the metadata table on request: building one from the existing rows, and dropping one."""
 
 __all__: list[str] = []

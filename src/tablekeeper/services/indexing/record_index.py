@@ -1,10 +1,10 @@
-"""Building the record index from the rows that are there, and dropping it.
+"""Building the record index from the existing rows, and dropping it.
 
-    no lock look at the table, collect its keys, make the base files
-    lock    has nothing been committed since? the index begins, and the table's properties name it
+    no lock load the table, collect its keys, make the base files
+    lock    if nothing was committed since: publish the index, and name it in the table's properties
 
-If something was committed meanwhile it is done again, the last time under the lock. A write that began before the index
-was there finds it when it commits, and tells it of its keys then.
+If something was committed in the meantime, this is repeated, the last time under the lock. A write that began before
+the index existed finds it when it commits, and adds its keys then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEAST_ROW_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class IndexResult(Result):
-    """What became of an index: so many keys in so many shards, or that nothing had to be done."""
+    """The result: the number of keys and shards, or that nothing had to be done."""
 
     index: str
     outcome: str
@@ -58,7 +58,7 @@ class IndexResult(Result):
 def create_record_index(
     environment: TableEnvironment, engine: Engine, context: WriteContext, settings: RecordIndexSettings
 ) -> IndexResult:
-    """Build the record index, and a metadata table where there is none."""
+    """Build the record index, and a metadata table if there is none."""
     try:
         return _create(environment, engine, context, settings)
     finally:
@@ -66,7 +66,7 @@ def create_record_index(
 
 
 def drop_record_index(environment: TableEnvironment) -> IndexResult:
-    """Drop the record index: keys are looked up in the files from now on."""
+    """Drop the record index: keys are then looked up in the files."""
     with environment.locked() as held:
         config = load_table_config(held.storage)
         if RECORD_INDEX not in config.metadata_partitions:
@@ -133,7 +133,7 @@ def _draft(
 def _row_count(
     environment: TableEnvironment, context: WriteContext, settings: RecordIndexSettings, slices: Sequence[FileSlice]
 ) -> int:
-    """About how many rows the slices have; no file is opened where that does not matter to the number of shards."""
+    """About how many rows the slices have; opens no file if the number of shards does not depend on it."""
     most = sum(each.size for each in slices) // _LEAST_ROW_BYTES
     if settings.shards(most) == settings.shards(0):
         return most

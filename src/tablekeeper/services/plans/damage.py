@@ -20,7 +20,7 @@ __all__ = ["find_plan_damage"]
 
 
 def find_plan_damage(environment: TableEnvironment, instant: Instant) -> str:
-    """Why the pending plan cannot be executed; `""` if nothing is known against it.
+    """Why the pending plan cannot be executed; `""` if no damage is known.
 
     The contents of its files are read only if an attempt has failed before: that takes as long as the attempt.
     """

@@ -1,19 +1,19 @@
 """Concurrent writers of other programs, mainly Java, when a plan is scheduled.
 
 A Java writer takes its instant time first, puts it on the timeline, and loads the timeline later. One of our plans that
-is scheduled and completed in between has a later time than the writer, who finds the new base files nevertheless, and
-may put rows into a small one of them. The file that it writes so has the older time, lies below ours, and its rows are
-never seen. Where the writer loaded before, it may rewrite a base file that the plan merges, with the same end.
+is scheduled and completed in between has a later time than the writer. The writer still finds the new base files, and
+may put rows into a small one of them: a file with the older time, which is hidden by ours, so that its rows are never
+seen. If the writer loaded the timeline before, it may rewrite a base file that the plan merges, with the same result.
 
 So a plan is published only when every such writer has announced what it touches. A writer does so when it goes
 inflight, and has loaded its timeline by then. The announced file groups are left out and recorded as missing
 partitions.
 
-Java names the file groups of its updates. Of its inserts it says how many go into a partition, and with most indexes
-not where: small base files without logs may get them. Those are left out in such a partition too.
+Java names the file groups of its updates. Of its inserts it only says how many go into a partition; with most indexes
+small base files without logs may get them, and are left out as well.
 
-Our own writers need no waiting: their commit checks whether somebody overtook them. They are recognised by the text in
-their heartbeat files; Java's are empty. A writer without an active heartbeat is dead, or alone on the table.
+There is no need to wait for our own writers: their commit detects such a plan. They are recognised by the text in their
+heartbeat files; Java's are empty. A writer without an active heartbeat is dead, or alone on the table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ForeignWrites:
 
 
 def load_foreign_writes(environment: TableEnvironment, timeline: Timeline) -> ForeignWrites:
-    """Those of the timeline that an active heartbeat shows to be another program's. No I/O where nothing is pending."""
+    """Pending writes with an active heartbeat of another program. No I/O if nothing is pending."""
     if not timeline.pending_ingestion:
         return ForeignWrites()
     heartbeats = environment.load_heartbeats()
@@ -70,9 +70,9 @@ def load_foreign_writes(environment: TableEnvironment, timeline: Timeline) -> Fo
 
 
 def await_announcements(environment: TableEnvironment, silent: tuple[Instant, ...], *, until_s: float) -> None:
-    """Wait, without the lock, until these have said what they touch, have ended, or are found dead.
+    """Wait, without the lock, until these writers have announced what they touch, have ended, or are dead.
 
-    `ConflictError` if that is not so by `until_s` on the monotonic clock.
+    `ConflictError` if one is still silent at `until_s` on the monotonic clock.
     """
     clock = environment.runtime.clock
     waiting = {i.requested_at for i in silent}

@@ -1,8 +1,8 @@
 """Held plans: a plan is held while its executor has an active heartbeat, and nobody else may execute it.
 
 Java Hudi has a guard for compactions, and executes clusterings and log compactions without one. It also knows nothing
-of our flags and cancel requests. Before Java executes a plan for us, the caller checks
-these here, and holds the plan with a heartbeat while Java works, so that nobody else executes it or rolls it back.
+of our flags and cancel requests. Before Java executes a plan for us, the caller checks these here, and holds the plan
+with a heartbeat while Java executes it, so that nobody else executes it or rolls it back.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def refuse_for_others(environment: TableEnvironment, plan: Instant) -> None:
 
 @contextmanager
 def hold_plan(environment: TableEnvironment, plan: Instant) -> Iterator[Heartbeat]:
-    """Pass the guard in one transaction, and beat for the plan until the block ends.
+    """Pass the guard in one transaction, and keep a heartbeat for the plan until the block ends.
 
     The heartbeat ends by itself if it cannot be renewed in time: the holder asks its `check`.
     """
@@ -79,7 +79,7 @@ def hold_plan(environment: TableEnvironment, plan: Instant) -> Iterator[Heartbea
         refuse_for_others(held, current)
         held.lease.check()
         heartbeat = start_heartbeat(
-            # It outlives the lock.
+            # The heartbeat outlives the lock.
             held.unlocked.storage,
             plan.requested_at,
             settings=held.heartbeat_settings,

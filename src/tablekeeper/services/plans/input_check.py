@@ -50,7 +50,7 @@ def refuse_damaged_draft(
     loaded = _load_commits(environment, timeline, wanted - known.keys())
     named = _named(planned, [*known.values(), *loaded])
     if environment.config.has_metadata_table:
-        # The slices come from there, with the sizes that were committed; whether the files are there, only a look says.
+        # The slices and their sizes come from the metadata table; only a listing says whether the files exist.
         if environment.config.version >= 8:
             for each in planned.values():
                 named |= {path: max(size, named[path]) for path, size in files_of(each).items()}
@@ -59,7 +59,7 @@ def refuse_damaged_draft(
         listed = _listing_of(snapshot)
     rules = _rules(environment, timeline)
     if plan_damage(listed, named, rules, groups=planned):
-        # A commit, rollback or clean between timeline and listing looks the same; what two looks see is really so.
+        # A commit, rollback or clean between timeline and listing looks like damage: only a second look proves it.
         now = environment.load_timeline()
         listed = _load_listing(environment, planned)
         refuse_damage(plan_damage(listed, named, _rules(environment, now, with_replaced=True), groups=planned))
@@ -99,7 +99,7 @@ def _writers(planned: Planned) -> set[RequestedTime]:
 
 
 def _since(timeline: Timeline, slices: Iterable[FileSlice]) -> set[RequestedTime]:
-    """Writes that completed since the oldest file of these slices was written: whatever was added to them is theirs."""
+    """Writes that completed since the oldest file of these slices was written: only they can have added files."""
     instants = _writers({each.group: each for each in slices})
     if not instants:
         return set()
@@ -132,7 +132,7 @@ def _load_listing(environment: TableEnvironment, planned: Planned) -> Mapping[st
 
 
 def _listing_of(snapshot: Snapshot) -> Listed:
-    """The files that a snapshot found by listing, as far as they are visible."""
+    """The visible files that a snapshot found by listing."""
     listed: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for group, slices in snapshot.groups.items():
         for path, size in (entry for each in slices for entry in files_of(each).items()):

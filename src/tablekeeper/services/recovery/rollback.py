@@ -1,9 +1,9 @@
-"""Rolling an instant back because somebody asks for it: what is allowed, and what would go.
+"""Rolling back an instant on request: what is allowed, and what would be deleted.
 
-Pending writes go unless their writer is alive. A completed write goes if nothing stands on it: no write completed
-after it, nobody is writing, no plan of a table service counts on its files, no savepoint protects it, and what it
-replaced is still there to come back. Otherwise the way back is a restore. The last one in front of archived writes
-stays, because they count as committed by lying before it.
+A pending write can be rolled back unless its heartbeat is active. A completed write can be rolled back if nothing
+depends on it: no write completed after it, none is running, no plan of a table service uses its files, no savepoint
+protects it, and what it replaced still exists. Otherwise use a restore. The oldest write on the active timeline stays,
+because archived writes count as committed by being older than it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def execute_rollback(environment: TableEnvironment, instant: RequestedTime, *, d
 
 
 def _refuse_half_done(environment: TableEnvironment, target: Instant, cause: TablekeeperError) -> None:
-    """Say it if a completed `target` is hidden already: nobody withdraws its rollback then, others finish it."""
+    """Raise if a completed `target` is already hidden: its rollback is then not withdrawn, others finish it."""
     now = environment.load_timeline().find(target.requested_at)
     if target.is_completed and (now is None or now.is_pending):
         raise CommitOutcomeUnknownError(
@@ -194,11 +194,11 @@ def _refuse_completed(environment: TableEnvironment, timeline: Timeline, current
 def _refuse_cleaned(
     environment: TableEnvironment, timeline: Timeline, current: Instant, metadata: CommitMetadata
 ) -> None:
-    """What the commit merged or replaced has to be there still: it is what readers will see again.
+    """What the commit merged or replaced must still exist: readers will see it again.
 
-    A clean that is not finished will be: what it is to delete counts as gone.
+    Files that an unfinished clean is about to delete count as gone.
     """
-    # A compaction that had no base file to build on had logs.
+    # A compaction without an older base file had logs.
     is_compaction = metadata.operation is Operation.COMPACT
     needed: dict[FileGroupId, RequestedTime | None] = {
         stat.group: RequestedTime(stat.previous_commit) if stat.previous_commit.isdigit() else None

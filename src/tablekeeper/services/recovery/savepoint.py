@@ -1,7 +1,7 @@
 """Savepoints: a commit whose files stay, and the way back to it.
 
-A savepoint lists the files that readers see as of its commit. What is taken is the table as it was when the commit
-completed, because that is what a restore brings back: a write that began earlier and completed later is not in it.
+A savepoint lists the files that readers see as of its commit: the table as it was when the commit completed, which is
+what a restore returns to. A write that began earlier and completed later is not in it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def load_savepoints(environment: TableEnvironment) -> SavepointListing:
 
 
 def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> None:
-    """Give up the protection of a commit. Its files go when a clean finds them old enough."""
+    """Give up the protection of a commit. A clean deletes its files when they are old enough."""
     with environment.locked() as held:
         timeline = held.load_timeline()
         found = find_savepoint(timeline, instant)
@@ -145,7 +145,7 @@ def delete_savepoint(environment: TableEnvironment, instant: RequestedTime) -> N
 
 
 def restore_savepoint(environment: TableEnvironment, instant: RequestedTime, *, dry_run: bool = False) -> RestoreResult:
-    """Bring the table back to a savepoint: whatever came after it is gone for good."""
+    """Return the table to a savepoint: everything that came after it is gone permanently."""
 
     def approve(held: LockedEnvironment, timeline: Timeline) -> Instant:
         commit = _approve_restore(environment, timeline, instant)
@@ -186,7 +186,7 @@ def _commit_to_save(environment: TableEnvironment, timeline: Timeline, instant: 
 
 
 def _oldest_kept(environment: TableEnvironment, timeline: Timeline) -> RequestedTime | None:
-    """The oldest commit whose files all cleans left alone, also those that are not finished."""
+    """The oldest commit whose files no clean has deleted or is about to delete."""
     kept = [_kept_by(environment, timeline, i) for i in timeline if i.action is Action.CLEAN]
     return max(kept, default=None)
 
@@ -203,7 +203,7 @@ def _kept_by(environment: TableEnvironment, timeline: Timeline, clean: Instant) 
 
 
 def _may_miss_files(timeline: Timeline, commit: Instant, oldest: RequestedTime) -> bool:
-    """Whether a write that completed after `commit` is so old that cleans took what it replaced for unneeded."""
+    """Whether a write that completed after `commit` is so old that cleans may have deleted what it replaced."""
     later = timeline.completed_writes_by_completion
     later = later[later.index(commit) + 1 :]
     return any(i.requested_at <= oldest for i in later)
@@ -229,7 +229,7 @@ def _as_of_completion(timeline: Timeline, commit: Instant) -> Timeline:
     """The timeline with every write pending that completed after `commit`.
 
     Pending and not absent: an instant that is missing from the front of the timeline counts as archived. Cleans and
-    rollbacks stay: what they deleted is gone, and the metadata table has to know it.
+    rollbacks stay completed: what they deleted is gone, and the metadata table has to record that.
     """
 
     def back_then(instant: Instant) -> Instant:
