@@ -1,7 +1,7 @@
 """The composition root: settings become a store, engines and loops, on threads, until somebody asks them to stop.
 
-`Service` is one instance. `drain` (SIGTERM) starts nothing more and waits a while for what runs; jobs that take longer
-go on by themselves, and the next instance adopts them.
+`Service` is one instance. `drain` (SIGTERM) starts nothing more and waits a limited time for running jobs; jobs that
+take longer continue on their own, and the next instance adopts them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ID_LENGTH = 12
 
 
 class Service:
-    """One instance: the loops over one store, with their engines. `timelines` are of the tables that it has open."""
+    """One instance: the loops over one store, with their engines. `timelines` are those of its open tables."""
 
     def __init__(self, context: LoopContext, timelines: TableTimelines) -> None:
         self.context = context
@@ -69,7 +69,7 @@ class Service:
     def start(self) -> None:
         """Run all loops in the background."""
         timing = self.context.settings.timing
-        # Before anything else: others see who holds what, and miss nobody who was only started again.
+        # Before anything else: others see who holds what, and do not miss an instance that was only started again.
         self.store.replace_instances(self.context.instance)
         self.beat.run_once()
         for name, run_once, every_s in (
@@ -102,10 +102,10 @@ class Service:
             loop.run_once()
 
     def drain(self) -> None:
-        """Start nothing more, wait for what runs as long as the settings allow, and stop."""
+        """Start nothing more, wait for running jobs as long as the settings allow, and stop."""
         clock = self.context.runtime.clock
         self.schedule.is_draining = self.beat.is_draining = True
-        # Until its round is over it may be about to start what it has claimed, and nobody would wait for that.
+        # Its current round may still start operations that it has claimed; wait for those too.
         scheduling = self._threads.pop("schedule", None)
         if scheduling is not None:
             scheduling.stop()
@@ -116,7 +116,7 @@ class Service:
         self.stop()
 
     def stop(self) -> None:
-        """End the loops. Jobs go on; their leases lapse, and another instance adopts them."""
+        """End the loops. Jobs continue; their leases expire, and another instance adopts them."""
         for thread in self._threads.values():
             thread.stop()
         self._threads.clear()
@@ -138,7 +138,7 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
             is_new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             if is_new or folder:
-                # Jobs carry the keys of the store. A folder that somebody made for the service is left as it is.
+                # The files of jobs contain keys of the store. The permissions of an existing folder are not changed.
                 path.chmod(0o700)
     except OSError as error:
         raise InvalidRequestError(
@@ -163,7 +163,7 @@ def open_service(settings: ServerSettings, *, runtime: Runtime, address: str = "
         settings.engine,
     )
 
-    # They refuse what has become a link that leads out of the allowed places.
+    # They refuse paths that have become links to outside the allowed places.
     timelines = TableTimelines(settings.storage_options, runtime, AllowedPlaces(settings.allow))
 
     def look(table: ManagedTable) -> TimelineSummary:

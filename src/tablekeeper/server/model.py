@@ -1,11 +1,11 @@
 """The nouns of the service as values, and the one state machine of an operation.
 
 A `ManagedTable` is registered; an `Operation` is one piece of work on it (a plan of the timeline, or a service that is
-due and plans by itself); an `Attempt` is one try of it on an engine. `Instance` is a running service, `Event` something
-worth remembering, `Alarm` something that somebody should know of until it is resolved.
+due and plans by itself); an `Attempt` is one try of it on an engine. `Instance` is a running service, `Event` an entry
+in the history, `Alarm` a problem that people should know about until it is resolved.
 
-All times are epoch milliseconds of the database's clock. `transition` is the only place that says how the status of an
-operation may change; the store asks it before it writes.
+All times are epoch milliseconds of the database's clock. Only `transition` decides how the status of an operation may
+change; the store calls it before it writes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class ForbiddenTransitionError(TablekeeperError):
-    """The operation is in a status from which it cannot go there: load it again, somebody else was faster."""
+    """The status of the operation does not allow this: load it again, another process was faster."""
 
     def __init__(self, status: Status, signal: Signal) -> None:
         super().__init__(f"an operation that is {status.word} cannot {signal.value}; load it again to see what it is")
@@ -66,7 +66,7 @@ class ServiceAction(enum.Enum):
     CLEAN = "clean"
     ARCHIVE = "archive"
     METADATA_COMPACTION = "metadata_compaction"
-    """Of Hudi's metadata table, when somebody asks for it."""
+    """Of Hudi's metadata table, only on request."""
 
     @classmethod
     def parse(cls, text: str) -> ServiceAction:
@@ -78,7 +78,7 @@ class ServiceAction(enum.Enum):
 
     @property
     def kind(self) -> ServiceKind | None:
-        """The service whose plans it executes; None for those that plan and execute in one go."""
+        """The service whose plans it executes; None for services that plan and execute in one step."""
         return _KINDS.get(self)
 
     @property
@@ -119,13 +119,13 @@ class Status(enum.IntEnum):
 
 
 ACTIVE = frozenset({Status.PENDING, Status.CLAIMED, Status.RUNNING, Status.QUARANTINED})
-"""What the service still has to do something about, or to be told about."""
+"""Statuses that still need work, or somebody to look at them."""
 FINISHED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
-"""What is pruned by age."""
+"""Statuses of operations that are pruned by age."""
 
 
 ASKED_BY_WRITER = "a writer asked for it"
-"""`why` of an operation that a request made; or took over, if the service had found its plan on the timeline before."""
+"""`why` of an operation that a request created, or took over if the service had found its plan before."""
 
 
 class Signal(enum.Enum):
@@ -145,7 +145,7 @@ _TRANSITIONS: Mapping[tuple[Status, Signal], Status] = {
     (Status.PENDING, Signal.CLAIM): Status.CLAIMED,
     (Status.CLAIMED, Signal.START): Status.RUNNING,
     (Status.RUNNING, Signal.COMPLETE): Status.COMPLETED,
-    # The timeline can say that it is done, or gone, before anybody starts.
+    # The timeline can show that it is completed or gone before anybody has started it.
     (Status.PENDING, Signal.COMPLETE): Status.COMPLETED,
     (Status.CLAIMED, Signal.COMPLETE): Status.COMPLETED,
     (Status.CLAIMED, Signal.RETRY): Status.PENDING,
@@ -193,9 +193,9 @@ def parse_priority(text: str) -> int:
 
 
 def unplanned_instant(action: ServiceAction, newest: str) -> str:
-    """The `instant` of an operation that has no plan yet: one an action and state of the timeline.
+    """The `instant` of an operation without a plan: one for each action and state of the timeline.
 
-    Deciding twice on the same timeline makes one operation. `newest` is the newest time of the timeline.
+    So deciding twice on the same timeline creates one operation. `newest` is the newest time of the timeline.
     """
     return f"{action.value}@{newest}"
 
@@ -206,18 +206,18 @@ def is_planned_instant(instant: str) -> bool:
 
 
 def asked_for_instant(action: ServiceAction, at_ms: int) -> str:
-    """The `instant` of an operation that somebody asks for: each time it is another piece of work."""
+    """The `instant` of an operation that somebody requests: each request is a new piece of work."""
     return f"{action.value}@{_ASKED_FOR}{at_ms}"
 
 
 def is_asked_for(instant: str) -> bool:
-    """Whether somebody asked for this very run, which then waits for no window. Not so once it has a plan."""
+    """Whether somebody requested this run, which then does not wait for a window. False once it has a plan."""
     return instant.partition("@")[2].startswith(_ASKED_FOR)
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the last look at the timeline showed, kept for pages, metrics and the order of work.
+    """The result of the last look at the timeline, stored for pages, metrics and the order of work.
 
     `pending` counts plans by service, `earliest_pending` and `latest_completed` are instants by service.
     """
@@ -234,7 +234,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The lake at one minute of the epoch: operations that wait and run, tables behind, and behind their target."""
+    """The lake in one minute: waiting and running operations, tables that are behind, and behind their target."""
 
     minute: int
     waiting: int
@@ -275,7 +275,7 @@ class ManagedTable:
 
 @dataclass(frozen=True, slots=True)
 class RunParameters:
-    """What a request asks of the engine; empty and None mean: as the service is set up. Validated by the engine."""
+    """What a request asks of the engine; empty and None stand for the service's settings. The engine validates it."""
 
     resource: str = ""
     parallelism: int | None = None
@@ -284,7 +284,7 @@ class RunParameters:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to try an operation. Each claim has a larger `token`; an older holder's updates do not apply."""
+    """The right to try an operation. Each claim has a larger `token`; updates by an older holder have no effect."""
 
     operation_id: int
     token: int
@@ -296,8 +296,8 @@ class Operation:
     """One piece of work on one table. `instant` is a plan's, or `action@time` before there is a plan.
 
     `run_times` counts attempts, `failures` those that count against the limit. `not_before_ms` is the back-off,
-    `deadline_ms` the moment at which the table misses its freshness target. `why` says how it came to be here, `note`
-    what happened last. `trace` is the W3C trace context that it belongs to, empty if none.
+    `deadline_ms` the moment at which the table misses its freshness target. `why` says why it was created, `note` what
+    happened last. `trace` is its W3C trace context, empty if it has none.
     """
 
     operation_id: int
@@ -343,14 +343,14 @@ class AttemptOutcome(enum.Enum):
     COMPLETED = "completed"
     NOTHING_TO_DO = "nothing_to_do"
     ELSEWHERE = "elsewhere"
-    """Another process holds the plan, or executed it. Counts as no failure."""
+    """Another process holds the plan, or executed it. Does not count as a failure."""
     GONE = "gone"
     """The plan has left the timeline: rolled back or cancelled."""
     FAILED = "failed"
     REFUSED = "refused"
-    """Trying again cannot help: the table or request needs something that this engine does not do."""
+    """Retrying cannot help: the table or request needs something that this engine does not support."""
     LOST = "lost"
-    """The worker vanished without a word."""
+    """The worker died without a result."""
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
 
@@ -378,7 +378,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A running service. It is gone once `seen_ms` is older than the time allowed."""
+    """A running instance of the service. It counts as dead once `seen_ms` is too old."""
 
     instance_id: str
     host: str
@@ -420,7 +420,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message about an alarm that is still to reach a channel. `is_resolved` tells which of the two messages."""
+    """A message about an alarm that a channel has not received yet: opened or, if `is_resolved`, resolved."""
 
     delivery_id: int
     alarm: Alarm
@@ -431,7 +431,7 @@ class Delivery:
 
 
 class Role(enum.IntEnum):
-    """What the bearer of a token may do; each may do what those before it may."""
+    """What the bearer of a token may do; each role includes those before it."""
 
     VIEWER = 0
     WRITER = 1

@@ -1,9 +1,9 @@
-"""Which places the service may touch: a list of directories and object-store prefixes.
+"""Which places the service may access: a list of directories and object-store prefixes.
 
-A request names a path, and a path of a request is never trusted: it is brought into its one canonical spelling, links
-are followed, and what remains has to lie inside of an allowed place. A table is known by where it really lies below
-that place, so that no link makes two tables of one, or leads out of the prefixes that a token is limited to. The check
-is made when a table is registered and again before every job, because a folder can become a link in between.
+The path in a request is not trusted: it is brought into canonical form, links are followed, and the result must be
+inside an allowed place. A table is identified by its real location, so that a link cannot make two tables of one, or
+lead out of the prefixes that a token is limited to. The check is made when a table is registered and again before every
+job, because a folder can be replaced by a link in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_CHARACTERS = 2000
 
 
 class ForbiddenPlaceError(TablekeeperError):
-    """The path lies outside of the places that the service was started with: ask its operator to allow it."""
+    """The path is outside the places that the service was started with: ask its operator to allow it."""
 
 
 class AllowedPlaces:
@@ -34,11 +34,11 @@ class AllowedPlaces:
         return ", ".join(self._places) or "none"
 
     def missing(self) -> tuple[str, ...]:
-        """Those on this machine that are not there (yet): most likely a typing error."""
+        """Places on this machine that do not exist (yet): most likely a typing error."""
         return tuple(each for each in self._places if each.startswith(_FILE) and not local_path(each).is_dir())
 
     def canonical(self, path: str) -> str:
-        """Where `path` leads below an allowed place, in one spelling; `ForbiddenPlaceError` if it leads out of all."""
+        """The real location of `path`, in canonical form; `ForbiddenPlaceError` if it is in none of the places."""
         if len(path) > _MOST_CHARACTERS or any(ord(character) < 32 for character in path):
             raise InvalidRequestError(f"a base path is a text of at most {_MOST_CHARACTERS} printable characters")
         if "://" not in path and not path.startswith(("/", "file:/")):
@@ -53,14 +53,14 @@ class AllowedPlaces:
         )
 
     def recheck(self, base_path: str) -> None:
-        """Refuse a registered path that is allowed no more, or leads elsewhere because a link was put there."""
+        """Refuse a registered path that is no longer allowed, or that a link now leads elsewhere."""
         found, spelled = self.canonical(base_path), canonical_uri(base_path)
         if found != spelled and not any(_below(spelled, place) == spelled for place in self._places):
             raise ForbiddenPlaceError(f"{base_path} is a link to {found} by now: register that place instead")
 
 
 def _below(uri: str, place: str) -> str | None:
-    """`uri` as a path below `place` without links; None if it leads out of it."""
+    """`uri` as a path below `place` without links; None if it is outside."""
     if uri.startswith(_FILE) != place.startswith(_FILE):
         return None
     if not uri.startswith(_FILE):

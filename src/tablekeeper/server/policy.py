@@ -1,4 +1,4 @@
-"""What a table's owner wants of the service: which services, when, how, and how fresh reads have to be.
+"""What the service does for a table: which services, when, how, and how fresh reads have to be.
 
 A policy is a value with a JSON form (`to_json`, `parse_policy`). A field that is None is left to the database's
 default policy, and then to `DEFAULT_POLICY`; `over` combines them. Unknown fields are refused, not ignored.
@@ -24,7 +24,7 @@ _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 @dataclass(frozen=True, slots=True)
 class DayWindow:
-    """A part of each day, in minutes since midnight UTC. One that ends before it begins goes over midnight."""
+    """A part of each day, in minutes since midnight UTC. If it ends before it begins, it includes midnight."""
 
     begin_minute: int
     end_minute: int
@@ -41,7 +41,7 @@ class DayWindow:
         return cls(begin_h * 60 + begin_m, end_h * 60 + end_m)
 
     def holds(self, minute: int) -> bool:
-        """Whether this minute of the day lies in the window; the end does not."""
+        """Whether this minute of the day is in the window, without its end."""
         if self.begin_minute < self.end_minute:
             return self.begin_minute <= minute < self.end_minute
         return minute >= self.begin_minute or minute < self.end_minute
@@ -62,9 +62,9 @@ class Policy:
     Triggers: `compact_after_commits`, `compact_after_s` (either makes a compaction due), `log_compact_after_commits`,
     `cluster_after_commits`, `clean_after_commits`, `archive_after_instants`.
     How: `order_by` and `layout` of clusterings, `keep_commits` or `keep_hours` of cleans, `cancellable` plans,
-    `windows` of the day outside of which nothing starts but what somebody asks for by hand.
-    Freshness: `fresh_within_s`, `max_log_files` (delta commits not yet compacted) and `max_read_amplification`; what
-    is to be done earliest for them runs first, inside its priority and share.
+    `windows` of the day outside which only requested runs start.
+    Freshness: `fresh_within_s`, `max_log_files` (delta commits not yet compacted) and `max_read_amplification`;
+    operations with the earliest deadline run first, within their priority and share.
     Runs: `engine`, `fallback_engine` (for what the engine refuses), `max_failures`, `time_limit_s`, and `options` in
     Hudi's names.
     """
@@ -92,7 +92,7 @@ class Policy:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, other: Policy) -> Policy:
-        """This policy where it says something, `other` elsewhere. Options are combined one by one."""
+        """This policy, with `other` for fields that are not set. Options are combined one by one."""
         chosen = {
             each.name: getattr(self, each.name) if getattr(self, each.name) is not None else getattr(other, each.name)
             for each in fields(Policy)
@@ -101,11 +101,11 @@ class Policy:
         return Policy(**chosen, options={**other.options, **self.options})
 
     def hosts(self, action: ServiceAction) -> bool:
-        """Whether the service decides by itself when this is due. Requests of writers are served in any case."""
+        """Whether the service itself decides when this is due. Requests by writers are always served."""
         return action in (self.services or ())
 
     def minutes_until_window(self, minute_of_day: int) -> int:
-        """Minutes until something may start; 0 inside of a window, or where there are none."""
+        """Minutes until something may start; 0 inside a window, or if there are none."""
         return min((window.minutes_until(minute_of_day) for window in self.windows or ()), default=0)
 
     @property
@@ -143,7 +143,7 @@ DEFAULT_POLICY = Policy(
     max_failures=5,
     time_limit_s=6 * 3600,
 )
-"""What holds for a table where neither its own policy nor its database's says otherwise."""
+"""The policy for everything that neither the table's policy nor its database's sets."""
 
 _WHOLE = {
     "compact_after_commits": 1,
@@ -231,7 +231,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 def _parse_options(name: str, value: Any) -> Mapping[str, str]:
     if not isinstance(value, Mapping) or len(value) > _MAX_ITEMS or not all(isinstance(key, str) for key in value):
         raise InvalidRequestError(f"policy: {name} is an object of at most {_MAX_ITEMS} settings")
-    # Refuses names that mean nothing here, with the nearest one that does.
+    # Refuses unknown names, and suggests the nearest known one.
     given = dict(Options(value).given)
     taken = next((key for key in (INDEX_DROP, METADATA_ENABLE) if key in given), None)
     if taken is not None:

@@ -1,7 +1,7 @@
 """One process of the service: the loops, HTTP and gRPC, until it is told to stop.
 
-Without tokens the service listens on the own machine only. SIGTERM and Ctrl-C end it in order: no new requests, no new
-operations, then a while for what runs.
+Without tokens the service listens on its own machine only. SIGTERM and Ctrl-C end it in order: no new requests, no new
+operations, then a limited time for running jobs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
     sys.setswitchinterval(_SWITCH_S)
     _refuse_unusable_certificate(settings)
     end_tracing = start_tracing("tablekeeper")
-    # First of all: where the port is taken, nothing has been begun.
+    # First of all: if the port is taken, nothing has been started.
     with _listening_at(settings.host, settings.port, option="--port", backlog=_BACKLOG) as door:
         if settings.grpc_port:
             # gRPC opens its port itself, later: this is to see whether it can.
@@ -67,7 +67,7 @@ def _refuse_unusable_certificate(settings: ServerSettings) -> None:
     if settings.tls_certificate is None:
         return
     try:
-        # With a password of its own OpenSSL would ask for one at the terminal, and wait for ever where there is none.
+        # For an encrypted key OpenSSL would ask for a password at the terminal, and wait forever if there is none.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
             settings.tls_certificate, settings.tls_key, password=""
         )
@@ -142,8 +142,9 @@ def _run(service: Service, settings: ServerSettings, runtime: Runtime, door: soc
 
 
 def _collect_rarely() -> None:
-    """A full garbage collection stops all requests for a tenth of a second: leave out what the start has made, and look
-    at the rest less often. What is young, which is where garbage is, is collected as always.
+    """Make full garbage collections rare: each stops all requests for a tenth of a second.
+
+    Objects that exist after the start are left out. Young objects, where the garbage is, are collected as always.
     """
     gc.collect()
     gc.freeze()

@@ -13,7 +13,7 @@ __all__ = ["AlarmChannel", "Limits", "ServerSettings", "Timing"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds the service. Limits a queue or owner are for all instances together; 0 means none."""
+    """Limits of the service. Those per queue or owner hold for all instances together; 0 means no limit."""
 
     slots: int = 2
     default_queue_limit: int = 0
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often, how long. All in seconds."""
+    """Intervals and durations, all in seconds."""
 
     lease_s: float = 60.0
     renew_every_s: float = 10.0
@@ -75,7 +75,7 @@ class AlarmChannel:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All of it. `allow` are the places that tables may lie in; without any, nothing can be registered by path.
+    """All settings. `allow` are the places in which tables may be; without any, nothing can be registered by path.
 
     `work_dir` keeps the logs and results of attempts, and the SQLite file unless `database_url` names another one.
     `public_url` is where people find the pages, if not at the address of the instance: alarms link there.

@@ -1,4 +1,4 @@
-"""Limits and times of the service from a TOML file: what a command line has no room for.
+"""Limits and times of the service from a TOML file: settings that are too many for a command line.
 
     [limits]
     slots = 8
@@ -8,7 +8,7 @@
     [timing]
     look_max_s = 900
 
-Names that are not known are refused, not passed over.
+Unknown names are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST = 10**12
 
 
 def load_settings_file(path: Path) -> tuple[Limits, Timing]:
-    """What the file says, and the defaults where it says nothing."""
+    """The settings in the file, and the defaults of all others."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -37,7 +37,7 @@ def load_settings_file(path: Path) -> tuple[Limits, Timing]:
 
 
 def parse_settings(given: Mapping[str, Any], *, source: str) -> tuple[Limits, Timing]:
-    """The same from values that were read already."""
+    """The same from values that have been read."""
     _refuse_unknown(given, ("limits", "timing"), source)
     return (
         Limits(**_section(given, "limits", Limits, source)),

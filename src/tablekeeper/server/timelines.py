@@ -23,9 +23,9 @@ _OPEN_TABLES = 50_000
 
 
 class TableTimelines:
-    """Opens tables with the storage options of the service, and keeps them open: those that it may touch still.
+    """Opens tables with the storage options of the service, and keeps them open as long as they are allowed.
 
-    An open table holds no state of the table. Opening it costs two reads more than a look, which is most of one.
+    An open table holds no state of the table. Opening it costs two reads, which a look at an open table saves.
     """
 
     def __init__(self, storage_options: Mapping[str, str], runtime: Runtime, places: AllowedPlaces) -> None:
@@ -43,7 +43,7 @@ class TableTimelines:
         return self._opened(base_path)
 
     def summary(self, base_path: str) -> TimelineSummary:
-        """What waits and what is due."""
+        """What is pending and what is due."""
         return self._opened(base_path).timeline_summary()
 
     def plans(self, base_path: str) -> Mapping[str, tuple[ServiceAction | None, bool]]:
@@ -74,6 +74,6 @@ class TableTimelines:
         return open_storage(base_path, options=self._storage_options, runtime=self._runtime)
 
     def _opened(self, base_path: str) -> Table:
-        # Since it was registered somebody may have put a link there.
+        # It may have been replaced by a link since it was registered.
         self._places.recheck(base_path)
         return self._cached(base_path)

@@ -33,7 +33,7 @@ __all__ = ["Web", "build_web"]
 
 
 class Web:
-    """What listens: the application for HTTP, bare as `app` and behind its guard, and the calls for gRPC."""
+    """The HTTP application, bare as `app` and behind its guard, and the calls for gRPC."""
 
     def __init__(self, app: FastAPI, guarded: ASGIApp, rpc: RpcCalls) -> None:
         self.app = app
@@ -50,7 +50,7 @@ def build_web(
     engines: frozenset[str],
     timelines: TableTimelines | None = None,
 ) -> Web:
-    """Put it together. `engines` are the names of those that this service has, `timelines` what its loops have open."""
+    """Compose it. `engines` are the names of this service's engines, `timelines` the open tables of its loops."""
     gate = Gate(store, runtime.clock)
     places = AllowedPlaces(settings.allow)
     timelines = timelines or TableTimelines(settings.storage_options, runtime, places)
@@ -91,7 +91,7 @@ def _metrics_route(metrics: ServiceMetrics) -> Callable[[], Response]:
 
 
 class _Measured:
-    """Counts requests by the template of their route: what clients send does not become a label."""
+    """Counts requests by the template of their route, so that text from clients never becomes a label."""
 
     def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, runtime: Runtime) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Which alarms are to be open, from what the service sees. Pure; the loop opens and resolves the difference."""
+"""Which alarms should be open. Pure; the loop opens and resolves the difference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKLOG = 1000
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """An alarm that is to be open. `key` names the rule and its subject."""
+    """An alarm that should be open. `key` names the rule and its subject."""
 
     key: str
     rule: str
@@ -47,7 +47,7 @@ class World:
 
 
 def plan_alarms(world: World, timing: Timing) -> list[Firing]:
-    """All alarms that are to be open now."""
+    """All alarms that should be open now."""
     return [
         *(firing for each in world.operations for firing in _of_operation(each, world, timing)),
         *(
@@ -71,7 +71,7 @@ def failure_alarm(operation: Operation, table_name: str) -> Firing | None:
 
 def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterable[Firing]:
     name = world.names.get(operation.table_id, f"table {operation.table_id}")
-    # What is no instant of the timeline says nothing to people.
+    # People can only make sense of instants of the timeline.
     instant = f" {operation.instant}" if operation.is_planned else ""
     what = f"{operation.action.value.replace('_', ' ')}{instant} of {name}"
     subject = (operation.table_id, operation.operation_id)

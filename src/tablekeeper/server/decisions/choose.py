@@ -1,10 +1,9 @@
 """What runs next: by priority, then fair share over queues and owners, then earliest deadline, then age. Pure.
 
 A priority gains one level for each `AGING_S` that its oldest operation has waited, without bound, so that nothing
-starves behind more important work that keeps arriving. It is the priority that gains and not the one operation: among
-those of one priority the queue with the fewest running goes first, and in it the owner, however long the backlog of
-another one is. And an operation without a deadline has one that comes with its age: those that have one do not keep it
-for ever.
+starves behind more important work. The whole priority gains, not only the one operation: within a priority the queue
+with the fewest running operations goes first, and in it the owner with the fewest, however long the backlog of others
+is. An operation without a deadline gets one by its age, so that those with deadlines cannot hold it back forever.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ AGING_S = 600.0
 
 
 def choose_next(load: Load, limits: Limits, *, slots: int) -> list[Queued]:
-    """Up to `slots` operations to start, in order. Limits hold with what already runs counted."""
+    """Up to `slots` operations to start, in order. Limits include what is already running."""
     queues, owners = Counter(load.running.by_queue), Counter(load.running.by_owner)
     shares = Counter(load.running.by_share)
     busy = set(load.running.busy)
@@ -59,7 +58,7 @@ def choose_next(load: Load, limits: Limits, *, slots: int) -> list[Queued]:
 
 
 def urgencies(waiting: Iterable[Queued]) -> Mapping[int, int]:
-    """What each priority among them has become with the age of its oldest operation."""
+    """Each priority among them, raised by the age of its oldest operation."""
     gained: dict[int, int] = {}
     for each in waiting:
         urgency = each.priority + int(each.waited_s // AGING_S)
@@ -68,7 +67,7 @@ def urgencies(waiting: Iterable[Queued]) -> Mapping[int, int]:
 
 
 def tell_order(queued: Queued, load: Load) -> str:
-    """What decides about this operation's turn, as part of a sentence."""
+    """What decides when this operation runs, as part of a sentence."""
     urgency = urgencies([*load.queued, queued])[queued.priority]
     aged = f", plus {urgency - queued.priority} for the age of what waits with it" if urgency > queued.priority else ""
     deadline = "" if queued.deadline_in_s is None else f", {_deadline(queued.deadline_in_s)}"
@@ -80,7 +79,7 @@ def tell_order(queued: Queued, load: Load) -> str:
 
 
 def what_holds_back(queued: Queued, load: Load, limits: Limits) -> str:
-    """Why an operation that may start does not, but for want of slots; empty if nothing holds it back."""
+    """Why an operation that may start does not, apart from a lack of slots; empty if nothing holds it back."""
     if (queued.table_id, queued.action) in load.running.busy:
         return f"another {queued.action.value} of the table is running"
     for kind, name, count, limit in (

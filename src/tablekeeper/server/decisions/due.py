@@ -1,8 +1,9 @@
 """What is due on a table: from a summary of its timeline and its policy. Pure.
 
-Plans that wait on the timeline are due, no matter who made them. Services that the policy hosts are due by its
-triggers, one operation an action and state of the timeline, so that deciding twice is deciding once. A service that
-found nothing to do is due again after as many further commits as make it due, not after the next one."""
+Pending plans on the timeline are due, no matter who made them. Services that the policy hosts are due by its triggers:
+one operation for each action and state of the timeline, so that deciding twice creates one operation. A service that
+found nothing to do is due again after as many further commits as its trigger says, not after the next one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ __all__ = [
 
 NOTHING_FOUND: Mapping[ServiceAction, str] = {}
 REMEMBERED = frozenset({ServiceAction.CLUSTERING, ServiceAction.CLEAN, ServiceAction.ARCHIVE})
-"""Services that leave no trace on the timeline where they find nothing to do, so that somebody has to remember it."""
+"""Services that leave no trace on the timeline if they find nothing to do, so that the service has to remember it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class DueWork:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What is to be expected of a service on a table, for people: `count` of `least` that make it due, and why."""
+    """When a service of a table will be due, for people: `count` of the `least` that make it due, and why."""
 
     action: ServiceAction
     is_hosted: bool
@@ -57,7 +58,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """So much of something, and the least that makes a service due, None if there is no limit."""
+    """A count, and the least that makes a service due, None if there is no trigger."""
 
     count: int
     least: int | None
@@ -76,10 +77,10 @@ def plan_due(
     active: Collection[ServiceAction] = (),
     found_nothing: Mapping[ServiceAction, str] = NOTHING_FOUND,
 ) -> list[DueWork]:
-    """All that is due.
+    """Everything that is due.
 
-    `active` are actions of which the service has an operation that has no plan yet. `found_nothing` tells for an action
-    the newest time of the timeline on which it found nothing to do.
+    `active` are actions that already have an operation without a plan. `found_nothing` has, for an action, the newest
+    time of the timeline on which it found nothing to do.
     """
     delay_s = _delay_s(policy, now_ms)
     deadline_in_s = _deadline_in_s(summary, policy, now_ms)
@@ -88,7 +89,7 @@ def plan_due(
             ServiceAction.parse(each.service), each.instant, "its plan waits on the timeline", deadline_in_s, delay_s
         )
         for each in summary.pending
-        # An operation that is about to have a plan finds this one itself.
+        # An operation without a plan finds this one by itself.
         if ServiceAction.parse(each.service).has_plan and ServiceAction.parse(each.service) not in active
     ]
     planned = {ServiceAction.parse(each.service) for each in summary.pending}
@@ -122,7 +123,7 @@ def foresee(
 
 
 def table_facts(summary: TimelineSummary) -> TableFacts:
-    """What is kept of a look. A reader merges at most one log a delta commit that no compaction has seen."""
+    """What is stored of a look. A reader merges at most one log for each delta commit that is not compacted."""
     behind = summary.deltas_since_compaction if summary.is_mor else 0
     return TableFacts(
         newest_time=summary.newest_time,
@@ -131,7 +132,7 @@ def table_facts(summary: TimelineSummary) -> TableFacts:
         pending_plans=len(summary.pending),
         read_amplification=1.0 + behind if summary.is_mor else None,
         pending=dict(Counter(each.service for each in summary.pending)),
-        # Pending plans come in the order of the timeline: the first of each service stays.
+        # Pending plans are in the order of the timeline: the first one of each service counts.
         earliest_pending={each.service: each.instant for each in reversed(summary.pending)},
         latest_completed=summary.latest_completed,
     )
@@ -147,7 +148,7 @@ def _triggered(
 def _reasons(
     summary: TimelineSummary, policy: Policy, now_ms: int, found_nothing: Mapping[ServiceAction, str]
 ) -> dict[ServiceAction, str]:
-    """Why each service is due by its triggers, empty if it is not; whether the policy hosts it or not."""
+    """Why each service is due by its triggers, empty if it is not, even if the policy does not host it."""
     by_count = {action: each.why_due for action, each in _counts(summary, policy, found_nothing).items()}
     if not summary.is_mor:
         by_count[ServiceAction.LOG_COMPACTION] = ""
@@ -206,7 +207,7 @@ def _compaction(summary: TimelineSummary, policy: Policy, now_ms: int) -> str:
 
 
 def seconds_until_due(summary: TimelineSummary, policy: Policy, *, now_ms: int) -> float | None:
-    """When a compaction becomes due although nobody writes; None if it does not, or is due already."""
+    """When a compaction becomes due by time alone; None if it does not, or is already due."""
     limits = [each for each in (policy.compact_after_s, _refresh_after_s(policy)) if each is not None]
     is_behind = summary.is_mor and summary.deltas_since_compaction and summary.behind_since_ms is not None
     if not limits or not is_behind or not policy.hosts(ServiceAction.COMPACTION):
@@ -216,7 +217,7 @@ def seconds_until_due(summary: TimelineSummary, policy: Policy, *, now_ms: int) 
 
 
 def _refresh_after_s(policy: Policy) -> int | None:
-    """What is left of the freshness target then is for the compaction itself, and for what it waits for."""
+    """The rest of the freshness target is left for waiting and for the compaction itself."""
     return None if policy.fresh_within_s is None else policy.fresh_within_s * 3 // 4
 
 
@@ -230,7 +231,7 @@ def _long_enough(age_s: int, least_s: int | None, what: str) -> str:
 
 
 def misses_target(summary: TimelineSummary, policy: Policy) -> bool:
-    """Whether reads merge more logs by now than the policy's targets allow."""
+    """Whether reads now merge more logs than the policy's targets allow."""
     behind = summary.deltas_since_compaction if summary.is_mor else 0
     if policy.max_log_files is not None and behind > policy.max_log_files:
         return True

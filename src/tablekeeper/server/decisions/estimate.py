@@ -1,7 +1,7 @@
 """What a run of a service saves and costs, from what the last look showed and from runs that completed. Pure.
 
-Costs are those of the last runs of the same service on the same table: the middle one of a few, so that a slow one does
-not count. Savings are what the service is for: logs that reads no longer merge, files that are no longer kept.
+The cost is the median of the last few runs of the same service on the same table, so that one slow run does not count.
+The saving is the purpose of the service: logs that reads no longer merge, files that are no longer stored.
 """
 
 from __future__ import annotations

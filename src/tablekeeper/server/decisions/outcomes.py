@@ -1,4 +1,4 @@
-"""What becomes of an operation after an attempt: done, again later, failed, or quarantined. Pure."""
+"""What happens to an operation after an attempt: completed, retried later, failed, or quarantined. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def judge_attempt(
 
 
 def choose_engine(operation: Operation, policy: Policy, attempts: Sequence[Attempt]) -> str:
-    """The engine of the next attempt: the policy's fallback once another one has refused, and from then on."""
+    """The engine of the next attempt: from the first refusal on, the policy's fallback."""
     fallback = policy.fallback_engine
     if fallback is not None and any(each.outcome is AttemptOutcome.REFUSED for each in attempts):
         return fallback
@@ -78,7 +78,7 @@ def _refused(message: str, *, has_fallback: bool) -> Verdict:
 
 def _last_failure(operation: Operation, outcome: AttemptOutcome, message: str) -> Verdict:
     if outcome in _VANISHED and operation.retry_on_error:
-        # It does not fail, it takes its workers down or never ends: no automatic way leads back from here.
+        # It kills its workers or never ends: only a person can release it.
         note = f"{operation.failures + 1} attempts vanished or ran too long: {message}"
         return Verdict(Signal.QUARANTINE, note, counts_as_failure=True)
     return Verdict(Signal.FAIL, message, counts_as_failure=True)

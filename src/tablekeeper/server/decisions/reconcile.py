@@ -1,7 +1,7 @@
 """What the timeline says about operations that the service remembers. Pure.
 
-The three ways in which the two can come apart, and what repairs them:
-1. The plan is on the timeline, the request was lost: `plan_due` submits every plan that waits.
+They can differ in three ways, which are repaired as follows:
+1. The plan is on the timeline, the request was lost: `plan_due` submits every pending plan.
 2. The request came, but the plan is not on the timeline (yet): the operation is cancelled, and revived once it is.
 3. The plan was rolled back after the request: the operation is cancelled.
 And a plan that somebody else executed is a completed operation. That a plan is older than the timeline says nothing: it
@@ -21,7 +21,7 @@ __all__ = ["Correction", "has_completed", "plan_corrections", "should_revive"]
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """An operation that nobody holds is to be settled so."""
+    """How to settle an operation that nobody holds."""
 
     operation_id: int
     signal: Signal

@@ -1,1 +1,1 @@
-"""What the service does by itself: each loop a small class with `run_once()`, handed its store, engines and clock."""
+"""What the service does on its own: small classes with `run_once()` that are given store, engines and clock."""

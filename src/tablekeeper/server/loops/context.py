@@ -1,4 +1,4 @@
-"""What every loop of an instance shares, and what it knows of the attempts that it watches."""
+"""What all loops of an instance share, and the attempts that it watches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LABEL_LENGTH = 8
 
 @dataclass(slots=True)
 class Watched:
-    """An attempt that this instance answers for. Changed by the watching loop alone, once it is there."""
+    """An attempt that this instance watches. Only the watching loop changes it."""
 
     operation: Operation
     number: int
@@ -69,12 +69,12 @@ class LoopContext:
 
 
 def about(operation: Operation) -> dict[str, object]:
-    """What a log line about an operation carries besides its text."""
+    """The fields of a log line about an operation."""
     return {"operation_id": operation.operation_id, "table_id": operation.table_id}
 
 
 def settle(context: LoopContext, operation: Operation, verdict: Verdict, ended: EndedAttempt | None = None) -> None:
-    """End the claim as the verdict says. What fails or is quarantined has its alarm in the same moment."""
+    """End the claim as the verdict says. The alarm of a failed or quarantined operation opens at once."""
     store = context.store
     alarm = None
     if verdict.signal in (Signal.FAIL, Signal.QUARANTINE):
@@ -101,8 +101,8 @@ def make_job(
 ) -> Job:
     """The attempt as an engine gets it. One that was begun before is known by the `log_path` of its record.
 
-    Numbers of operations come again: after a table's history was cleared, and in a new database. So an attempt has a
-    name of its own, or it would be taken for that of another operation, and what came of that one for what came of it.
+    Numbers of operations are reused after a table's history was cleared, and in a new database. So an attempt has a
+    unique name: otherwise the files of another operation's attempt could be taken for its own.
     """
     if log_path:
         log = Path(log_path)

@@ -1,4 +1,4 @@
-"""What keeps the service itself in order: signs of life, lapsed leases, old records and files, alarms."""
+"""Keeps the service itself in order: heartbeats of instances, expired leases, old records and files, alarms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_PAGES = 100
 
 
 class BeatLoop:
-    """Tells the others that this instance is there."""
+    """Shows other instances that this one is running."""
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
@@ -50,7 +50,7 @@ class ExpireLoop:
 
 
 class PruneLoop:
-    """Removes what is older than the time set: records from the database, files of jobs from the working folder."""
+    """Removes what is too old: records from the database, files of jobs from the working folder."""
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
@@ -58,7 +58,7 @@ class PruneLoop:
     def run_once(self) -> int:
         keep_s = self._context.settings.timing.keep_finished_s
         pruned = 0
-        # In small transactions, and until there is nothing left: a busy service finishes more than one batch a pass.
+        # In small transactions until nothing is left: more than one batch of operations can end between two passes.
         for _ in range(_MOST_PAGES):
             batch = self._context.store.prune(keep_s=keep_s, limit=_BATCH)
             pruned += batch
@@ -71,7 +71,7 @@ class PruneLoop:
         gone = 0
         for folder in ("attempts", "jobs", "warm"):
             for path in (Path(self._context.settings.work_dir) / folder).glob("*"):
-                # Other instances may share the folder: a file that has gone meanwhile is no error.
+                # Other instances may share the folder: a file may already be gone.
                 with suppress(FileNotFoundError):
                     if path.is_file() and path.stat().st_mtime < before_s:
                         path.unlink()
@@ -80,7 +80,7 @@ class PruneLoop:
 
 
 class AlarmLoop:
-    """Opens the alarms that are to be open and resolves the others."""
+    """Opens the alarms that should be open and resolves the others."""
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
@@ -151,9 +151,9 @@ class AlarmLoop:
         return bool(newest) and newest[0].operation_id > operation.operation_id
 
     def _still_stands(self, alarm: Alarm) -> bool:
-        """Whether an alarm about an operation that was not among those looked at is to stay open.
+        """Whether an alarm about an operation that was not loaded stays open.
 
-        Where much waits or fails those looked at change from round to round: that resolves nothing.
+        If many operations wait or fail, each round loads others; that must not resolve alarms.
         """
         if alarm.operation_id is None:
             return False

@@ -3,8 +3,8 @@
 A look costs one read and one listing. A table on which nothing happens is looked at less and less often, up to the
 longest pause; one that cannot be read is tried again a few times and then quarantined, with the reason.
 
-A look that does not come back, because its storage never answers, holds up one thread and nobody else: the pass goes on
-without it, and after the time for which the table is held it counts as failed.
+A look that hangs, because its storage never answers, blocks only its own thread: the pass continues without it, and it
+counts as failed once the hold on the table has expired.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REFRESHING = (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION)
 
 
 class _Looker:
-    """One thread of a pass: the table that it is looking at, since when, and whether anybody still waits for it."""
+    """One thread of a pass: the table that it is looking at, since when, and whether the pass has given it up."""
 
     def __init__(self, done: Event) -> None:
         self.done = done
@@ -60,7 +60,7 @@ class LookLoop:
         self._slow: list[_Looker] = []
 
     def run_once(self) -> int:
-        """Look at those that are due, a bounded number; how many were claimed."""
+        """Look at a bounded number of tables that are due; returns how many were claimed."""
         self._give_up_slow_ones()
         if len(self._slow) >= _MOST_SLOW:
             _LOG.warning("%d looks have not come back: waiting for them before others begin", len(self._slow))
@@ -137,7 +137,7 @@ class LookLoop:
         store.finish_look(table.table_id, facts, next_in_s=next_in_s, is_idle=is_idle)
 
     def _found_nothing_to_compact(self, table: ManagedTable, summary: TimelineSummary) -> bool:
-        """Whether a compaction found no log on this very timeline: delta commits can hold base files only."""
+        """Whether a compaction found no logs on this timeline: delta commits may consist of base files."""
         looked = self._context.store.find_operation(
             table.table_id, unplanned_instant(ServiceAction.COMPACTION, summary.newest_time)
         )
@@ -158,7 +158,7 @@ class LookLoop:
         unplanned = frozenset(each.action for each in active if not each.is_planned)
         has_work = bool(active)
         if misses_target(summary, policy):
-            # Since they were submitted the table has fallen behind its target: now is what they should be done by.
+            # The table has missed its target since they were submitted: they are due now.
             for each in active:
                 if each.action in _REFRESHING and each.status is Status.PENDING:
                     store.hasten(each.operation_id, deadline_in_s=first_deadline_s(policy, now_ms=store.now_ms()))
@@ -195,7 +195,7 @@ class LookLoop:
         store = self._context.store
         now_ms = store.now_ms()
         due = plan_due(summary, policy, now_ms=now_ms, active=active)
-        # The database is asked only where it can make a difference, which is not at every look.
+        # The database is only queried if it can make a difference, which is rarely the case.
         doubtful = {each.action for each in due} & REMEMBERED
         found_nothing = load_found_nothing(store, table.table_id, doubtful)
         return plan_due(summary, policy, now_ms=now_ms, active=active, found_nothing=found_nothing)
@@ -203,7 +203,7 @@ class LookLoop:
     def _note_failure(self, table: ManagedTable, reason: str) -> None:
         store = self._context.store
         _LOG.warning("cannot look at %s: %s", table.name, reason)
-        # Soon again, and not as if the table were idle: the alarm has to come within minutes, not hours.
+        # Look again soon, although nothing happens on the table: the alarm has to come within minutes, not hours.
         store.finish_look(table.table_id, None, next_in_s=self._pause_s(table, is_idle=False), is_idle=False)
         if table.failed_looks + 1 >= self._context.settings.limits.failed_looks:
             store.quarantine_table(table.table_id, f"cannot be looked at: {reason}"[:1000])
@@ -212,7 +212,7 @@ class LookLoop:
     def _pause_s(self, table: ManagedTable, *, is_idle: bool) -> float:
         timing = self._context.settings.timing
         doublings = min(table.idle_looks + 1, _LONGEST_DOUBLING) if is_idle else 0
-        # Spread out, so that tables registered together are not looked at together for ever.
+        # Spread out, so that tables that were registered together are not always looked at together.
         return min(timing.look_max_s, timing.look_min_s * 2.0**doublings) * (
             0.9 + 0.2 * self._context.runtime.ids.jitter()
         )

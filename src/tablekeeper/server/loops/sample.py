@@ -1,6 +1,6 @@
-"""Keeps one sample of the lake for every minute: what the plots of the overview show.
+"""Stores one sample of the lake for every minute, for the plots of the overview.
 
-Any instance may take it; the first one does. Policies are parsed once a text, because most tables share theirs.
+The first instance takes it. Policies are parsed once per text, because most tables share theirs.
 """
 
 from __future__ import annotations

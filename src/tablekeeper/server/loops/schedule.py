@@ -1,4 +1,4 @@
-"""Claims operations and starts them, or adopts what an earlier holder had started and that still runs."""
+"""Claims operations and starts them, or adopts jobs of an earlier holder that are still running."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ScheduleLoop:
         self.is_draining = False
 
     def run_once(self) -> int:
-        """Start what the order of work says; how many."""
+        """Start operations in their order; returns how many."""
         limits = self._context.settings.limits
         free = limits.slots - len(self._context.watched)
         if free <= 0 or self.is_draining:
@@ -46,7 +46,7 @@ class ScheduleLoop:
                 chosen.operation_id,
                 instance_id=self._context.instance_id,
                 lease_s=self._context.settings.timing.lease_s,
-                # The choice saw what was running a moment ago: the claim makes sure that the limits hold now.
+                # The choice was based on what was running a moment ago; the claim enforces the limits.
                 queue_limit=limits.queue_limit(chosen.queue),
                 owner_limit=limits.owner_limit(chosen.owner),
             )
@@ -67,7 +67,7 @@ class ScheduleLoop:
             if left is not None and self._adopt(operation, table, policy, left):
                 return
             if left is not None and self._is_held(operation, table):
-                # Its job runs where this instance cannot see it: a second one would find the plan held, and end.
+                # Its job runs where this instance cannot see it. A second job would find the plan held, and end.
                 held = "another process holds the plan, out of reach of this instance"
                 self._settle(operation, policy, AttemptOutcome.ELSEWHERE, held)
                 return
@@ -92,7 +92,7 @@ class ScheduleLoop:
             self._settle(operation, DEFAULT_POLICY, AttemptOutcome.FAILED, f"{type(error).__name__}: {error}")
 
     def _adopt(self, operation: Operation, table: ManagedTable, policy: Policy, left: Attempt) -> bool:
-        """Go on with an attempt of an earlier holder, if its job can be reached and is not without a trace."""
+        """Continue an attempt of an earlier holder, if its job can be reached and has left a trace."""
         engine = self._context.engines.find(left.engine)
         job = make_job(self._context, operation, table, policy, left.number, log_path=left.log_path)
         job_id = left.job_id or engine.find(job)
@@ -119,7 +119,7 @@ class ScheduleLoop:
         return True
 
     def _has_to_wait(self, operation: Operation, policy: Policy) -> bool:
-        """Give the claim back until a window of the day opens, unless somebody asked for this very run."""
+        """Give the claim back until a window of the day opens, unless somebody requested this run."""
         minutes = policy.minutes_until_window(self._context.store.now_ms() // 60_000 % MINUTES_PER_DAY)
         if not minutes or is_asked_for(operation.instant):
             return False
@@ -179,7 +179,7 @@ class ScheduleLoop:
         settle(self._context, operation, verdict, ended)
 
     def _watch(self, operation: Operation, policy: Policy, *, number: int, job: Job, job_id: str, engine: str) -> None:
-        """From here on the attempt of this number is looked after."""
+        """Watch the attempt of this number from here on."""
         self._context.watched[operation.operation_id] = Watched(
             operation=operation,
             number=number,

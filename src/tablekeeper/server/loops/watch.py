@@ -1,7 +1,8 @@
-"""Watches the attempts of this instance: renews their leases, hears what came of them, settles their operations.
+"""Watches the attempts of this instance: renews their leases, polls their jobs, settles their operations.
 
-An instance that lost a lease forgets the attempt and touches nothing: the instance that has the operation now watches
-its job, or found that the table's heartbeat holds the plan."""
+An instance that lost a lease forgets the attempt and changes nothing: the instance that has the operation now watches
+its job, or found that the plan is held.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class WatchLoop:
-    """Looks after everything in `context.watched`."""
+    """Watches everything in `context.watched`."""
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
 
     def run_once(self) -> int:
-        """One round over all attempts; how many ended."""
+        """One round over all attempts; returns how many ended."""
         ended = 0
         for watched in list(self._context.watched.values()):
             try:
@@ -40,7 +41,7 @@ class WatchLoop:
                 _LOG.warning("%s", error)
                 is_over = True
             except SQLAlchemyError:
-                # Not this attempt's fault: the database is away, for the others too.
+                # Not this attempt's fault: the database cannot be reached, for the others either.
                 raise
             except Exception:  # noqa: BLE001 (one attempt must not keep the leases of the others from being renewed)
                 _LOG.exception("operation %d: cannot look after it", watched.operation.operation_id)
@@ -66,7 +67,7 @@ class WatchLoop:
         try:
             return self._context.engines.find(watched.engine).poll(watched.job_id, watched.job)
         except Exception as error:  # noqa: BLE001 (whatever damaged files make of it)
-            # One job whose files are damaged must not hold up the others: it counts as lost.
+            # A job with damaged files must not block the others: it counts as lost.
             _LOG.warning("operation %d: cannot tell how it is doing: %s", watched.operation.operation_id, error)
             return JobReport(JobState.UNKNOWN)
 
@@ -82,7 +83,7 @@ class WatchLoop:
             watched.is_cancelling = True
 
     def _has_completed(self, operation: Operation) -> bool:
-        """Whether the timeline has its plan as completed: what is asked to stop may just have committed."""
+        """Whether its plan is completed on the timeline: a job that was asked to stop may just have committed."""
         if not (operation.is_planned and operation.action.has_plan):
             return False
         try:
@@ -133,5 +134,5 @@ class WatchLoop:
                 operation_id=operation.operation_id,
                 instance_id=self._context.instance_id,
             )
-            # The timeline has news: maybe something else is due now.
+            # The timeline has changed: something else may be due now.
             store.notice_commit(operation.table_id)
