@@ -190,7 +190,7 @@ def a_rollback_passes_over_the_metadata_table() -> Patch:
     return patch.object(publish, "sync_rollback", nothing)
 
 
-@bug("upkeep", METADATA)
+@bug("services", METADATA)
 def a_clean_passes_over_the_metadata_table() -> Patch:
     return patch.object(publish, "sync_clean", nothing)
 
@@ -256,7 +256,7 @@ def late_files_are_not_swept() -> Patch:
     return patch.object(clean_execute, "sweep_late_files", says(()))
 
 
-@bug("upkeep")
+@bug("services")
 def an_archive_keeps_nothing_of_what_it_takes_off() -> Patch:
     return patch.object(archive_execute, "append_history", lambda storage, before, fresh, **_: before)
 
@@ -273,7 +273,7 @@ def pending_writers_touch_nothing() -> Patch:
     return patch.object(concurrent_commits, "load_inflight", says(CommitMetadata(Operation.UNKNOWN)))
 
 
-@bug("upkeep", MOR)
+@bug("services", MOR)
 def a_compaction_leaves_out_the_newest_log() -> Patch:
     original = compaction_kernels._read_task
 

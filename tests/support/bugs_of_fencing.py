@@ -170,7 +170,7 @@ def a_plan_is_published_without_the_news() -> Patch:
     return patch.object(schedule, "_with_news", lambda env, service, drafted, now, **_: drafted.draft)
 
 
-@bug("upkeep", MOR)
+@bug("services", MOR)
 def the_window_is_closed_at_the_wrong_end() -> Patch:
     return patch.object(window._LastPlan, "since", property(lambda self: self.instant.completed_at))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tablekeeper.runtime import Event, Periodic, Runtime, Threads
 
 START_MS = 1_700_000_000_000
-_REAL_PATIENCE_S = 0.02
+_REAL_WAIT_S = 0.02
 
 
 class FakeClock:
@@ -103,7 +103,7 @@ class FakeEvent:
 
     def wait(self, timeout: float) -> bool:
         until_s = self._clock.monotonic_s() + timeout
-        while not self._happened.wait(_REAL_PATIENCE_S):
+        while not self._happened.wait(_REAL_WAIT_S):
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return False

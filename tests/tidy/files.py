@@ -54,7 +54,8 @@ def lock_urls(path: str, text: str) -> Iterator[Violation]:
 _OTHER_WORDS = {
     "ri" + r"vals?": "concurrent commits, others",
     "un" + "seen": "phantom",
-    "_?pat" + r"ience(?:_s)?": "timeout",
+    r"\w*_?pat" + r"ience(?:_s)?": "timeout",
+    "up" + "keep": "compaction, clean, archive",
     r"call(?:s|ed|ing)?\s+" + "off": "cancel",
     r"carr(?:y|ies|ied|ying)\s+" + "out": "execute",
     r"seeds?[\s-]" + r"0\d\d": "the name of the document",

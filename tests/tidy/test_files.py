@@ -47,6 +47,8 @@ def test_a_bad_line_is_caught(check: Check, line: str) -> None:
         "the un{} rows".format("seen"),
         "self._pat{} = 3".format("ience"),
         "_PAT{} = 3".format("IENCE_S"),
+        "_REAL_PAT{} = 3".format("IENCE_S"),
+        "the up{} of a table".format("keep"),
         "it is {} off".format("called"),
         "he {} out the plan".format("carries"),
         "see seed {}".format("004"),

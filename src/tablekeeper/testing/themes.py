@@ -303,7 +303,7 @@ THEMES: dict[str, Theme] = {
             (*_SLEEPS, *_DEATHS, *_ERRORS),
         ),
         Theme(
-            "upkeep",
+            "services",
             (
                 Slot(("upsert", "upsert", "delete", "insert_overwrite"), (0.0, 10.0), least=3, most=5),
                 Slot((*_SERVICES, "clean", "archive"), (0.0, 5.0, 10.0), least=3, most=5),
