@@ -1,8 +1,8 @@
 """Which files of the metadata table are old, so that a compaction deletes them. Pure.
 
-Old are files below the second newest base file of their group, and so never those of the newest two slices: readers
-that began before the last compaction find their files. Nor are those that made up the metadata table at the first
-savepoint of the table: Java's restore takes compactions back that came later, and needs what they had merged.
+A file is old if it is below the second newest base file of its group: readers that began before the last compaction
+still find their files. Files that made up the metadata table at the first savepoint of the table are kept: Java's
+restore rolls back later compactions, and needs what they merged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLICES_KEPT = 2
 
 
 def plan_old_files(state: MetadataState) -> tuple[str, ...]:
-    """Paths of committed files that lie below the two newest slices of their file groups, and below all savepoints."""
+    """Paths of committed files that are older than the two newest slices of their file groups and all savepoints."""
     saved = [i.requested_at for i in state.data_timeline if i.action is Action.SAVEPOINT]
     first = min(saved, key=lambda time: time.order, default=None)
     return tuple(path for files in state.listings.values() for path in _old_files(state, files, saved=first))
@@ -53,5 +53,5 @@ def _completed_before(state: MetadataState, instant: RequestedTime, base: Reques
     if instant >= base:
         return False
     completed_at = state.timeline.completion_of(instant) or state.archived_completion(instant)
-    # One of which nobody knows when it completed stays.
+    # A file is kept if its completion time is unknown.
     return completed_at is not None and completed_at.order < base.order

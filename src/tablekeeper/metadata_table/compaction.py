@@ -1,25 +1,27 @@
 """Compacting the metadata table and deleting its old files.
 
-    lock    remove what an attempt of ours left, look at the timelines and the files
+    lock    remove what an earlier attempt of ours left, load the timelines and list the files
     no lock read the slices, merge them, encode the new base files in memory
-    lock    look again: everything that was merged still stands?
+    lock    load again: does everything that was merged still count?
             requested (the plan) → inflight → base files → completed → old files
 
-Writers are kept out for the two looks and for putting the base files, never for the merge. Delta commits that complete
-between the two looks lie on top of the new base files. If something that was merged does not stand any more (it was
-rolled back, or somebody else has compacted, dropped or rebuilt the metadata table), everything begins from the start.
+Writers wait for the two loads and for writing the base files, never for the merge. Delta commits that complete between
+the two loads are on top of the new base files. If something that was merged no longer counts (it was rolled back, or
+another process compacted, dropped or rebuilt the metadata table), the compaction starts again.
 
-Base files come after the plan and go before it: none lies there without an instant that says that it does not count,
-for one without would count as committed once the timeline has moved on. A process that dies in between leaves a pending
-compaction that readers pass over, Java's too. The next one of ours knows it by its plan, and removes it; Java's next
-write executes it instead. A pending compaction of Java's own is left alone, unless the caller says otherwise: where
-Java's writers have left the services of the metadata table to a service, nobody would ever execute it, and nothing
-could be compacted beside it. It is then executed as it stands (`waiting_plan.py`), in the same steps, under its own
-instant. Or it is dropped, if nobody has begun, and what it would have merged is merged here: Java's writers read such
-plans without the lock, and fail if one is gone, so that none of them may be writing then.
+Base files are written after the plan and deleted before it, so that there is always a pending instant that hides them:
+a base file without an instant would count as committed once the timeline has moved on. A process that dies in between
+leaves a pending compaction, which readers ignore, Java's too. Our next compaction recognises it by its plan and removes
+it; Java's next write executes it instead.
 
-Differences to Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files are
-deleted by the two newest slices alone, without an instant of its own for it. Java's next clean looks at what there is.
+A pending compaction by Java is left alone unless the caller says otherwise. If Java's writers leave the services of the
+metadata table to another program, nobody executes it, and nothing can be compacted next to it. It is then executed as
+it is (`waiting_plan.py`), in the same steps, under its own instant. Or it is dropped, if nobody has begun it, and its
+files are merged here. Java's writers read such plans without the lock, and fail if one is gone: none of them may be
+running then.
+
+Differences from Java's compaction: deletions are not carried into base files, the merge holds no lock, and old files
+are deleted without an instant, by the rule of the two newest slices. Java's next clean lists what is there.
 
 Nothing is compacted while there is an index that is not maintained here (see `indexes.py`), until a write of ours has
 dropped it.
@@ -110,7 +112,7 @@ _DELEGATED = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLEAN)
 
 @dataclass(frozen=True, slots=True)
 class _HeldUp:
-    """Why the metadata table is not compacted now, although it seemed due; or, if not `is_due`, is not any more."""
+    """Why the metadata table is not compacted now, although it seemed due; if not `is_due`, it no longer is."""
 
     reason: str
     is_due: bool = True
@@ -118,7 +120,7 @@ class _HeldUp:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the first look under the lock gave: what there is to merge, and all files of the metadata table."""
+    """What was loaded under the first lock: what to merge, and all files of the metadata table."""
 
     merge: Merge | _HeldUp
     listings: Mapping[str, Sequence[FileInfo]]
@@ -128,7 +130,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _NewBase:
-    """A base file to be: its file group, what it takes the place of, and its content."""
+    """A new base file: its file group, the slice that it replaces, and its content."""
 
     group: FileGroupId
     before: MetadataSlice
@@ -143,7 +145,7 @@ def compact_metadata_table(
 
     `takes_over` drops plans that a Java writer made and left to a service; `executes_plans` executes one instead.
 
-    Raises what keeps it from being done; whatever was begun by then is taken up by the next compaction, or by Java.
+    If it raises, the next compaction, or Java, continues what was begun.
     """
     waiting = _execute_waiting_plan(environment) if executes_plans else None
     if waiting is not None:
@@ -160,8 +162,8 @@ def compact_metadata_table(
 def _execute_waiting_plan(environment: OpenTable) -> MetadataCompaction | None:
     """Execute the oldest compaction that a Java writer planned and left to a service; None if none waits.
 
-    The plan stays what it is, for writers that read it meanwhile. Java executes such plans under the lock: one that is
-    inflight while the lock is held here was left by a process that died, and is begun anew.
+    The plan is not changed, for writers that read it in the meantime. Java executes such plans under the lock: one that
+    is inflight while the lock is held here was left by a process that died, and is begun again.
     """
     held_s = 0.0
     for _ in range(_ROUNDS):
@@ -222,7 +224,7 @@ def _compact(environment: OpenTable, settings: MetadataSettings, *, takes_over: 
             refuse_lost_commits(environment.storage, environment.config, seen.merge.commits, seen.listings)
             bases = [_merge(environment, partition, each) for partition, each in seen.merge.slices]
         except NotFoundError as error:
-            # Others have compacted and cleaned meanwhile, or rolled a commit back.
+            # Others have compacted and cleaned in the meantime, or rolled back a commit.
             _LOG.info("the metadata table changes: %s", error)
             continue
         _wait_for_clock(environment, seen.merge)
@@ -236,7 +238,7 @@ def _compact(environment: OpenTable, settings: MetadataSettings, *, takes_over: 
 
 
 def _look(environment: OpenTable, settings: MetadataSettings, *, takes_over: bool) -> _Seen:
-    """What there is to merge, under the lock: without it a commit may be between its two completions."""
+    """What to merge. Under the lock: without it a commit may be between its two completions."""
     removed: tuple[RequestedTime, ...] = ()
     with environment.locked() as held:
         config = load_table_config(held.storage)
@@ -260,7 +262,7 @@ def _plan(state: MetadataState, *, least: int) -> Merge | _HeldUp:
 
 
 def _load_state(environment: OpenTable, config: TableConfig) -> MetadataState | _HeldUp:
-    """The metadata table as it is, or why it is not to be touched. Under the lock."""
+    """The metadata table as it is, or why it must not be compacted. Under the lock."""
     obstacle = _find_obstacle(environment, config)
     if obstacle is not None:
         return obstacle
@@ -285,7 +287,7 @@ def _load_files(environment: OpenTable, config: TableConfig) -> MetadataState:
 
 
 def _find_obstacle(environment: OpenTable, config: TableConfig) -> _HeldUp | None:
-    """What of the table itself stands in the way, whatever waits on the timeline of its metadata table."""
+    """What on the table itself prevents a compaction, whatever is pending on the timeline of its metadata table."""
     if not config.has_metadata_table:
         return _HeldUp("it was switched off")
     if config.metadata_partitions_inflight:
@@ -324,7 +326,7 @@ def _wait_for_clock(environment: OpenTable, merge: Merge) -> None:
 
 
 def _publish(environment: LockedTable, merge: Merge, bases: Sequence[_NewBase]) -> MetadataCompaction | None:
-    """Complete the compaction, and delete what is old now. None if what was merged does not stand any more."""
+    """Complete the compaction and delete old files. None if something that was merged no longer counts."""
     config = load_table_config(environment.storage)
     state = _load_state(environment, config)
     if isinstance(state, _HeldUp) or plan_merge(state, among=merge.commits) != merge:
@@ -365,7 +367,7 @@ def _result_of(at: RequestedTime, stats: Sequence[WriteStat], *, commits: int) -
 
 
 def _load_waiting(environment: LockedTable) -> WaitingMerge | _HeldUp | None:
-    """What the plan that waits asks to merge, or why it is not to be executed here. Under the lock."""
+    """What the waiting plan asks to merge, or why it cannot be executed here. Under the lock."""
     config = load_table_config(environment.storage)
     if not config.has_metadata_table or config.version < _OLDEST_VERSION:
         return None
@@ -387,7 +389,7 @@ def _complete_waiting(
         return None
     config = load_table_config(environment.storage)
     own, storage, at = metadata_config(config), environment.storage, waiting.requested_at
-    # What an attempt has left that died: its files go before its instant is requested again.
+    # A dead attempt may have left files: they are deleted before its instant is requested again.
     environment.lease.check()
     storage.delete_many(_load_base_files(environment).get(at, ()))
     remove_instant_files(storage, own, Instant(at, Action.COMPACTION, State.INFLIGHT))
@@ -400,7 +402,7 @@ def _complete_waiting(
 def _put(environment: OpenTable, base: _NewBase, at: RequestedTime) -> WriteStat:
     name = encode_metadata_base_name(MetadataBaseName(base.group.file_id, _ONLY_WRITER, at.value))
     path = join_path(base.group.partition, name)
-    # Never over a file that is there: a process that lost the lock in its sleep must not change what counts by now.
+    # Never replace a file: a process that lost the lock while it slept must not change what counts now.
     if not environment.storage.put_if_absent(join_path(METADATA_DIRECTORY, path), base.data):
         raise FencedError(f"{path} of the metadata table exists already: another process is compacting it; retry.")
     before = base.before
@@ -416,7 +418,7 @@ def _put(environment: OpenTable, base: _NewBase, at: RequestedTime) -> WriteStat
 
 
 def _delete_old(environment: LockedTable, state: MetadataState) -> int:
-    """What is left undone here, the next compaction does: the lock is not held for any number of files."""
+    """A limited number of old files, so that the lock is not held too long; the next compaction deletes the rest."""
     old = plan_old_files(state)[:_MOST_DELETED]
     environment.lease.check()
     environment.storage.delete_many(old)
@@ -434,9 +436,9 @@ def _with_compaction(state: MetadataState, completed: Instant, stats: Sequence[W
 
 
 def _remove_attempts(environment: LockedTable, config: TableConfig) -> tuple[RequestedTime, ...]:
-    """Take compactions off the timeline that a process of ours began and did not finish. Under the lock.
+    """Remove compactions that a process of ours began and did not finish from the timeline. Under the lock.
 
-    Files go before the instant does, and of the instant the latest state first.
+    The files are deleted before the instant, and of the instant the latest state first.
     """
     storage, own = environment.storage, metadata_config(config)
     attempts = [
@@ -454,7 +456,7 @@ def _remove_attempts(environment: LockedTable, config: TableConfig) -> tuple[Req
 
 
 def _drop_requested(environment: LockedTable, config: TableConfig) -> tuple[RequestedTime, ...]:
-    """Take plans off the timeline that nobody has begun to execute. Under the lock, under which Java executes them."""
+    """Remove plans that nobody has begun to execute. Under the lock, under which Java executes them."""
     own = metadata_config(config)
     plans = [
         i
@@ -473,7 +475,7 @@ def _is_ours(environment: OpenTable, own: TableConfig, pending: Instant) -> bool
     try:
         plan = load_plan(environment.storage, own, pending.requested_at)
     except NotFoundError:
-        # The rest of an attempt that others removed while its process slept. Nobody could go on with it.
+        # The rest of an attempt that others removed while its process slept. Nobody can continue it.
         return pending.state is State.INFLIGHT
     return is_ours(plan)
 

@@ -1,12 +1,12 @@
 """What a compaction of the metadata table merges, and at which time it takes place. Pure.
 
-A delta commit is merged if it completed before the compaction was requested, as Java slices files. So the time of a
-compaction says what it holds: it lies after the completion of the last delta commit that is merged and before that of
-the first one that is not. Here it is the first free millisecond after the former, in the past: whoever completes a
-delta commit later is on top of it, even with a clock that is a little behind.
+As Java forms slices, a delta commit is merged if it completed before the compaction was requested. So the time of a
+compaction says what it contains: it is after the completion of the last delta commit that is merged and before that of
+the first one that is not. Here it is the first free millisecond after the former, in the past, so that later delta
+commits are on top of it, even if a clock is a little behind.
 
-A delta commit whose action is pending on the table's own timeline may still be taken back, and with it the log files.
-It must never get into a base file: as in Java, the compaction takes place before the first of these was requested.
+A delta commit whose action is pending on the table's own timeline may still be rolled back, with its log files. It must
+never get into a base file: as in Java, the time of the compaction is before the first of these was requested.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 class MetadataState:
     """A metadata table at one moment: both timelines, and the files of the metadata partitions in use.
 
-    `archived_completion` knows when delta commits completed that have left the timeline of the metadata table.
+    `archived_completion` gives the completion times of delta commits that were archived.
     """
 
     data_timeline: Timeline
@@ -58,7 +58,7 @@ class Merge:
 
 
 def uncompacted_commits(timeline: Timeline) -> tuple[Instant, ...]:
-    """The completed delta commits that the last compaction of the metadata table did not hold, by completion."""
+    """The completed delta commits that are not in the last compaction of the metadata table, by completion."""
     base = last_compaction(timeline)
     deltas = [i for i in timeline.completed if i.action is Action.DELTA_COMMIT and i.completed_at is not None]
     later = [i for i in deltas if base is None or _order(i) >= base.order]
@@ -66,13 +66,13 @@ def uncompacted_commits(timeline: Timeline) -> tuple[Instant, ...]:
 
 
 def last_compaction(timeline: Timeline) -> RequestedTime | None:
-    """When the newest completed compaction of the metadata table takes place."""
+    """The time of the newest completed compaction of the metadata table."""
     compactions = [i.requested_at for i in timeline.completed if i.action in (Action.COMMIT, Action.REPLACE_COMMIT)]
     return compactions[-1] if compactions else None
 
 
 def plan_merge(state: MetadataState, *, among: Sequence[Instant] | None = None) -> Merge | None:
-    """What can be merged now, None if that is nothing. `among` leaves out all other delta commits."""
+    """What can be merged now, None if nothing; with `among` only these delta commits."""
     limit = _first_half_done(state)
     commits = [i for i in uncompacted_commits(state.timeline) if limit is None or _order(i) < limit.order]
     if among is not None:
@@ -90,9 +90,9 @@ def plan_merge(state: MetadataState, *, among: Sequence[Instant] | None = None) 
 
 
 def choose_time(merge: Merge, state: MetadataState, *, now_ms: int) -> RequestedTime | None:
-    """When a compaction of exactly `merge` takes place; None if there is no such moment yet.
+    """The time of a compaction of exactly `merge`; None if there is no such moment yet.
 
-    It lies in the past, so that no action of the table can be given the same time later.
+    It is in the past, so that no action of the table can get the same time later.
     """
     bounds = [_order(i) for i in uncompacted_commits(state.timeline) if i not in merge.commits]
     limit = _first_half_done(state)
@@ -122,7 +122,7 @@ def _is_merged(state: MetadataState, log: FileInfo, commits: set[RequestedTime])
     if name is None:
         return False
     instant = RequestedTime(name.instant)
-    # What readers count as archived is older than every delta commit that is left out.
+    # Every delta commit that is left out must be newer than what readers count as archived.
     return instant in commits or state.timeline.completion_of(instant) is None
 
 

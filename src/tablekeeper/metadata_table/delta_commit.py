@@ -1,9 +1,9 @@
 """Keeping the metadata table in step: every action of the data table writes a delta commit there first.
 
-The delta commit has the action's own requested time and completes, under the table lock, before the action
-does. Readers ignore it while the action is pending, so a crash between the two completions changes nothing.
-What such a crash left behind is removed when the action is retried or rolled back: log files first, instant
-files after them, because a log file without an instant counts as committed once the timeline has moved on.
+The delta commit has the action's requested time and completes, under the table lock, before the action does. Readers
+ignore it while the action is pending, so a crash between the two completions changes nothing. Its files are removed
+when the action is retried or rolled back: log files first and then instant files, because a log file without an instant
+counts as committed once the timeline has moved on.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = [
 _ONLY_WRITER = "0-0-0"
 _LOG_VERSION = 1
 _BEGINNING = "0" * 13
-"""How the times begin at which partitions of the metadata table are begun."""
+"""The prefix of the times at which partitions of the metadata table are initialized."""
 _NEVER = "9" * 17
 
 
@@ -86,12 +86,12 @@ def write_metadata_update(
     runtime: Runtime,
     changes: IndexChanges = NO_INDEX_CHANGES,
 ) -> None:
-    """Commit `change` to the metadata table, and `changes` to the indexes that tasks tell of.
+    """Commit `change` to the metadata table, and `changes` to the indexes that tasks compute.
 
-    What an earlier attempt at the same action left is replaced.
+    Files of an earlier attempt at the same action are replaced.
 
     The caller holds the table lock, and completes the action on the data table afterwards. The delta commit completes
-    at `completed_at`, or just after the newest time on the metadata table's own timeline where clocks disagree.
+    at `completed_at`, or just after the newest time on the metadata table's own timeline if clocks disagree.
     """
     listings = load_metadata_files(storage, indexes.updated, runtime=runtime)
     timeline = load_metadata_timeline(storage, config)
@@ -125,10 +125,10 @@ def rollback_metadata_update(
     completed_at: CompletionTime,
     runtime: Runtime,
 ) -> None:
-    """Take the delta commit of the action `target` back, which is still on the data table's timeline.
+    """Roll back the delta commit of the action `target`, which is still on the data table's timeline.
 
-    Where a compaction of the metadata table has merged it into a base file (possible only if the action had
-    completed), the files that the rollback deletes are taken back by a delta commit of the rollback itself.
+    If a compaction of the metadata table has merged it into a base file (possible only if the action had completed), a
+    delta commit of the rollback itself removes the files that the rollback deletes.
     """
     listings, timeline = _load_state(storage, config, runtime=runtime)
     if not _is_compacted(listings.get(FILES, []), timeline, target):
@@ -149,10 +149,10 @@ def remove_metadata_update(storage: Storage, config: TableConfig, *, target: Req
 def withdraw_late_update(
     storage: Storage, config: TableConfig, *, target: RequestedTime, is_completed: bool, runtime: Runtime
 ) -> None:
-    """Remove what a process put into the delta commit of `target` after it had lost the lock. Under the lock anew.
+    """Remove what a process wrote to the delta commit of `target` after it lost the lock. Under a new lock.
 
-    While the action is not completed no delta commit of it counts. Once it is, the completing process's own stands:
-    the last one, because completion times increase.
+    As long as the action is not completed, no delta commit of it counts. Afterwards the one of the process that
+    completed it counts: the last one, because completion times increase.
     """
     if not is_completed:
         remove_metadata_update(storage, config, target=target, runtime=runtime)
@@ -165,9 +165,9 @@ def withdraw_late_update(
 
 
 def has_merged(storage: Storage, config: TableConfig, partition: str, targets: Iterable[RequestedTime]) -> bool:
-    """Whether base files of a metadata partition hold what one of these completed actions did.
+    """Whether base files of a metadata partition contain what one of these completed actions did.
 
-    They do if they were compacted since, or if the partition was begun since, with what the table held by then.
+    They do if they were compacted since, or if the partition was initialized since, from the table as it was then.
     """
     timeline = load_metadata_timeline(storage, config)
     files = storage.list_files(join_path(METADATA_DIRECTORY, partition))
@@ -182,7 +182,7 @@ def has_merged(storage: Storage, config: TableConfig, partition: str, targets: I
 
 
 def is_begun_after(storage: Storage, config: TableConfig, partition: str, target: RequestedTime) -> bool:
-    """Whether a metadata partition was begun when the action `target` had completed: with what the action had done."""
+    """Whether a metadata partition was initialized after the action `target` had completed, and so includes it."""
     timeline = load_metadata_timeline(storage, config)
     completed_at = timeline.completion_of(target)
     if completed_at is None:
@@ -231,7 +231,7 @@ def _write_log(storage: Storage, group: FileGroupId, log: IndexLog, *, instant: 
     name = encode_log_name(file_id=group.file_id, instant=instant.value, version=_LOG_VERSION, write_token=_ONLY_WRITER)
     path = join_path(group.partition, name)
     data = log.load()
-    # Never over a file that is there: the next process to hold the lock may have put it there by now.
+    # Never replace a file: the next holder of the lock may have written it.
     if not storage.put_if_absent(join_path(METADATA_DIRECTORY, path), data):
         raise FencedError(f"{path} of the metadata table exists already: another process is writing it; retry.")
     return WriteStat(
@@ -259,12 +259,12 @@ def _remove(
     found = [each for each in timeline if each.requested_at == target and each.action is Action.DELTA_COMMIT]
     for instant in found:
         earlier = [Instant(target, Action.DELTA_COMMIT, state) for state in (State.INFLIGHT, State.REQUESTED)]
-        # From the latest state to the earliest: what is left at any moment is a state that can be rolled back.
+        # From the latest state to the earliest: at any moment the rest can be rolled back.
         remove_instant_files(storage, metadata_config(config), *([instant] if instant.is_completed else []), *earlier)
 
 
 def _not_before(timeline: Timeline, wanted: CompletionTime) -> CompletionTime:
-    """Later than everything on the timeline, so that the log files lie on top of the newest base files."""
+    """Later than everything on the timeline, so that the log files are on top of the newest base files."""
     if timeline.newest_time < wanted.value:
         return wanted
     return CompletionTime(following_time(timeline.newest_time))
@@ -273,7 +273,7 @@ def _not_before(timeline: Timeline, wanted: CompletionTime) -> CompletionTime:
 def _begun_at(
     files: Sequence[FileInfo], timeline: Timeline, archived: Callable[[RequestedTime], CompletionTime | None]
 ) -> str | None:
-    """When a metadata partition was begun, as far as its first files still tell: after all time if that is unknown."""
+    """When a metadata partition was initialized, by its first files; the end of time if that is unknown."""
     names = [decode_metadata_base_name(file.name) or decode_log_name(file.name) for file in files]
     first = min((name.instant for name in names if name is not None), default="")
     if not first.startswith(_BEGINNING):
@@ -283,13 +283,13 @@ def _begun_at(
 
 
 def _is_compacted(files: Sequence[FileInfo], timeline: Timeline, target: RequestedTime) -> bool:
-    """True if a base file of the metadata table holds what the delta commit `target` wrote, or is going to."""
+    """True if a base file of the metadata table contains what the delta commit `target` wrote, or is about to."""
     completed_at = timeline.completion_of(target)
     if completed_at is None:
         return timeline.is_archived(target)
     slices = plan_metadata_slices(files, metadata_timeline=timeline, data_timeline=Timeline())
     bases = [each.base_instant for each in slices if each.base_instant is not None]
-    # The plan of a compaction that waits names the log files that it merges: its executor looks for them.
+    # The plan of a pending compaction names the log files that it merges, and its executor needs them.
     bases += [each.requested_at for each in timeline.pending if each.action is Action.COMPACTION]
     return any(base > RequestedTime(completed_at.value) for base in bases)
 

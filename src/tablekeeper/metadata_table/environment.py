@@ -1,4 +1,4 @@
-"""What the metadata table asks of the table that it belongs to. Locks lie a layer above; transactions fill this in."""
+"""What the metadata table needs from the table that it belongs to: protocols, because locks are in the layer above."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OpenTable(Protocol):
 
 
 class LockedTable(OpenTable, Protocol):
-    """The table while its lock is held. What changes the metadata table asks for one."""
+    """The table while its lock is held, as required by all changes of the metadata table."""
 
     @property
     def lease(self) -> HeldLock: ...

@@ -1,7 +1,7 @@
-"""What an action means for the indexes of the metadata table that tasks tell of: those of keys, values and filters.
+"""What an action changes in the indexes of the metadata table that tasks compute: those of keys, values and filters.
 
-An action changes them in its own delta commit, so that they are right with the same completion that makes the rows
-visible. Their logs are made before the lock is taken; an index that came meanwhile is asked for under it.
+An action changes them in its own delta commit, so that the completion that makes the rows visible also updates the
+indexes. Their logs are made before the lock is taken; those of an index that was added in the meantime, under it.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class IndexLog:
 
 
 class IndexChanges(Protocol):
-    """What a commit brings, moves and takes away."""
+    """What a commit adds, moves and removes."""
 
     def logs(self, index: IndexShards) -> Mapping[str, IndexLog]:
-        """The logs of the index, by file id; shards that nothing changes are left out.
+        """The logs of the index, by file id; shards without changes are left out.
 
-        Asked before the lock is taken, and under it, where the same answer to the same question costs nothing.
+        Called before the lock is taken, and again under it, where the same answer costs nothing.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NoIndexChanges:
-    """Of an action that leaves every key, value and file where it is, or only deletes files."""
+    """For an action that moves no key, value or file, or only deletes files."""
 
     def logs(self, index: IndexShards) -> Mapping[str, IndexLog]:
         return {}
@@ -71,12 +71,12 @@ NO_INDEX_CHANGES = NoIndexChanges()
 
 
 def load_index_shards(storage: Storage, indexes: MetadataIndexes, *, runtime: Runtime) -> tuple[IndexShards, ...]:
-    """The indexes among `indexes` that tasks tell of, without the lock: one that was dropped since has no shards."""
+    """The indexes among `indexes` that tasks compute, without the lock: one that was dropped since has no shards."""
     return _shards_of(indexes, load_metadata_files(storage, indexes.told, runtime=runtime))
 
 
 def index_shards(indexes: MetadataIndexes, listings: Mapping[str, Sequence[FileInfo]]) -> tuple[IndexShards, ...]:
-    """The indexes that tasks tell of. `listings` has the files of their partitions."""
+    """The indexes that tasks compute. `listings` has the files of their partitions."""
     found = _shards_of(indexes, listings)
     for index in found:
         if not index.file_ids:
@@ -88,7 +88,7 @@ def index_shards(indexes: MetadataIndexes, listings: Mapping[str, Sequence[FileI
 def shard_ids(files: Sequence[FileInfo]) -> tuple[str, ...]:
     """The file ids of the shards that these files of a partition belong to, by number.
 
-    They are made at the beginning of the partition, before any commit to it completes, and fixed.
+    They are created with the partition, before any commit to it completes, and do not change.
     """
     names = [decode_metadata_base_name(file.name) or decode_log_name(file.name) for file in files]
     # Numbers have four digits, and more from the ten-thousandth on.

@@ -2,12 +2,12 @@
 
 Kept in step are `files`, `column_stats`, `partition_stats`, `bloom_filters`, a record index of the whole table, and
 with it secondary indexes over columns whose texts are known. The others (expression, a record index by partitions,
-other secondary ones) stay as they are through actions that leave them right. An index that misses a commit answers
-queries wrongly and without a word, and building it anew can take hours: an action that would leave one wrong is
-refused, unless the caller consents to losing it. It is then switched off before the commit that it would miss: first
-the table's properties stop naming it, then its definition and directory go, as when Java drops an index.
+other secondary ones) stay as they are through actions that leave them right. An index that misses a commit silently
+gives wrong answers, and rebuilding it can take hours: an action that would leave one wrong is refused, unless the
+caller consents to losing it. It is then switched off before the commit that it would miss: first it is removed from the
+table's properties, then its definition and directory are deleted, as when Java drops an index.
 
-What an index needs to know decides which actions leave it right:
+What an index contains decides which actions leave it right:
 
 | index | holds | compaction | log compaction | clustering |
 |---|---|---|---|---|
@@ -15,8 +15,8 @@ What an index needs to know decides which actions leave it right:
 | secondary | the keys of each value | right: no value changes | right | right |
 | expression | statistics of each file | wrong: new files | wrong: new files | wrong |
 
-A key that a log deletes has left the record index with the delta commit that deleted it. A clean only deletes files
-that nothing asks for any more.
+A key that a log deletes leaves the record index with the delta commit that deletes it. A clean only deletes files that
+nothing refers to any more.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MetadataIndexes:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """Those of the updated ones whose changes the files have to be asked for (see `index_changes.py`)."""
+        """Updated indexes whose changes are computed from the files (see `index_changes.py`)."""
         return tuple(name for name in self.updated if name.startswith(_TOLD))
 
     @property
@@ -94,12 +94,12 @@ class MetadataIndexes:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Indexes among the dropped ones that no writer builds anew by itself."""
+        """Dropped indexes that no writer rebuilds by itself."""
         return tuple(name for name in self.dropped if name not in _MAINTAINED)
 
 
 NO_INDEXES = MetadataIndexes()
-"""Of a table without metadata table."""
+"""For a table without metadata table."""
 
 
 def load_metadata_indexes(
@@ -195,7 +195,7 @@ def _kept_values(
 
 
 def without_indexes(indexes: MetadataIndexes, *names: str) -> MetadataIndexes:
-    """The same with these among what is dropped."""
+    """The same, with these dropped."""
     definitions = indexes.definitions
     if definitions is not None:
         definitions = remove_index_definitions(definitions, names=names, file=INDEX_DEFINITIONS_PATH)

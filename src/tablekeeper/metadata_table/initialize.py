@@ -1,8 +1,8 @@
-"""Beginning a metadata table, or a partition of one, with what the table holds at that moment.
+"""Initializes a metadata table, or a partition of one, from the table as it is at that moment.
 
-As in Java, such a beginning is a delta commit at one of the first milliseconds of all time, so that every action of the
-table comes after it. Readers and writers go by the table's properties, which name a partition last: what a process
-leaves behind that dies before is in nobody's way, and goes with the next attempt.
+As in Java, this is a delta commit at one of the earliest possible times, so that every action of the table is later.
+The table's properties name the partition last, and readers and writers go by them: the files of a process that dies
+before do no harm, and the next attempt deletes them.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _FILES_ID = "files-0000-0"
 
 
 def begin_metadata_table(environment: LockedTable, files: Mapping[str, Mapping[str, int]]) -> None:
-    """Give a table without metadata table one that lists `files`: size by name, by partition path.
+    """Create the metadata table, which lists `files`: size by name, by partition path. Under the table lock.
 
-    They are those of completed actions: what is pending adds its own when it completes. Under the table lock.
+    They are those of completed actions; pending actions add theirs when they complete.
     """
     storage = environment.storage
     config = load_table_config(storage)
@@ -76,7 +76,7 @@ def begin_metadata_table(environment: LockedTable, files: Mapping[str, Mapping[s
 
 
 def begin_record_index(environment: LockedTable, shards: int, bases: Mapping[int, IndexLog]) -> None:
-    """Give a table with metadata table a record index of so many shards with these base files. Under the table lock."""
+    """Add a record index of so many shards with these base files to the metadata table. Under the table lock."""
     storage = environment.storage
     config = load_table_config(storage)
     ids = [record_index_file_id(number) for number in range(shards)]
@@ -107,7 +107,7 @@ def _begin_partition(
     while (taken := timeline.find(at)) is not None and taken.is_completed:
         at = RequestedTime(f"{int(at.value) + 1:017d}")
     if taken is not None:
-        # What is left of an attempt that died.
+        # The rest of an attempt that died.
         states = (State.INFLIGHT, State.REQUESTED)
         remove_instant_files(storage, own, *(Instant(at, Action.DELTA_COMMIT, state) for state in states))
     environment.lease.check()
@@ -118,7 +118,7 @@ def _begin_partition(
     )
 
     def write(file_id: str) -> WriteStat | None:
-        # A file group is there from its beginning, also if it gets no record before long.
+        # A file group exists from the beginning, even if it gets no records for long.
         log = encode_log_name(file_id=file_id, instant=at.value, version=1, write_token=_ONLY_WRITER)
         _create(storage, join_path(directory, log), encode_empty_log(instant=at.value))
         return (
@@ -144,7 +144,7 @@ def _write_base(environment: LockedTable, group: FileGroupId, base: IndexLog, at
 
 
 def _create(storage: Storage, path: str, data: bytes) -> None:
-    """Never over a file that is there: it may be the next process's, which has made the index meanwhile."""
+    """Never replace a file: another process may have built the index in the meantime."""
     if not storage.put_if_absent(path, data):
         raise FencedError(f"{path} exists already: another process is building this index. Reload the table; retry.")
 

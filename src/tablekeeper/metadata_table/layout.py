@@ -1,4 +1,4 @@
-"""Where the metadata table lies, its timeline, and which of its files count.
+"""Where the metadata table is, its timeline, and which of its files count.
 
 The metadata table is a merge-on-read table below `.hoodie/metadata` with a timeline of its own. Each
 action of the data table has a delta commit there with the same requested time, completed before the

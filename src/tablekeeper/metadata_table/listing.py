@@ -36,7 +36,7 @@ _ATTEMPTS = 3
 
 
 class MetadataTable:
-    """The listing of a table as its metadata table has it, at one moment."""
+    """The listing of a table according to its metadata table, at one moment."""
 
     def __init__(self, groups: tuple[MetadataFileGroup, ...]) -> None:
         self._groups = groups
@@ -69,8 +69,8 @@ def open_metadata_table(
 ) -> MetadataTable | None:
     """The metadata table of a table, or None where directories have to be listed instead.
 
-    That is so for a table without one, for tables older than version 8, and where the metadata table has been
-    deleted or holds blocks that are not read here: directories always tell the truth.
+    That is so for a table without one, for tables older than version 8, and if the metadata table has been
+    deleted or holds blocks that are not read here: directories are always right.
     """
     if not config.has_metadata_table or config.version < _OLDEST_VERSION:
         return None
@@ -80,14 +80,14 @@ def open_metadata_table(
         except UnsupportedFeatureError:
             return None
         except (NotFoundError, CorruptTableError):
-            # Between two looks, a compaction and a clean of the metadata table can replace its files.
+            # A compaction and a clean of the metadata table can replace its files between listing and reading.
             if attempt == _ATTEMPTS:
                 raise
     return None
 
 
 def _load(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime: Runtime) -> MetadataTable | None:
-    # In this order: a file whose instant completed after the first listing is not looked at.
+    # In this order, so that files whose instant completed after the first listing are ignored.
     metadata_timeline = load_metadata_timeline(storage, config)
     files = storage.list_files(join_path(METADATA_DIRECTORY, FILES))
     refuse_lost_listing(storage, config, files, metadata_timeline=metadata_timeline, data=timeline)
@@ -100,7 +100,7 @@ def _load(storage: Storage, config: TableConfig, timeline: Timeline, *, runtime:
     if not slices:
         return None
     groups = tuple(load_metadata_file_group(storage, each, runtime=runtime) for each in slices)
-    # A file of another metadata partition in the place of one of these says nothing about the files of the table.
+    # A file of another metadata partition in this place says nothing about the files of the table.
     for file, record in (first for group in groups for first in group.first_of_each_file()):
         if not isinstance(record, FileListRecord | PartitionListRecord):
             raise _wrong_kind(record, file=file)

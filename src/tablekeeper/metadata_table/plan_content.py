@@ -1,4 +1,4 @@
-"""Plans of compactions of the metadata table as they lie on its timeline: ours, and how one of ours is known."""
+"""Plans of compactions of the metadata table on its timeline, and how to recognise ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tablekeeper.timeline import instant_path, load_content
 __all__ = ["is_ours", "load_plan", "make_plan"]
 
 _OURS = "tablekeeper.metadata.compaction"
-"""Key of the extra metadata by which a plan of ours is known."""
+"""Key of the extra metadata that marks a plan of ours."""
 
 
 def load_plan(storage: Storage, own: TableConfig, at: RequestedTime) -> CompactionPlan:
@@ -23,7 +23,7 @@ def load_plan(storage: Storage, own: TableConfig, at: RequestedTime) -> Compacti
 
 
 def is_ours(plan: CompactionPlan) -> bool:
-    """Whether a process of ours made it, and began at once to execute it."""
+    """Whether a process of ours made it, which also began to execute it."""
     return _OURS in plan.extra_metadata
 
 

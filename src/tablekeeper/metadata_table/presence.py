@@ -1,7 +1,7 @@
-"""Whether the files of the metadata table are there: without one, files of the table vanish from listings.
+"""Whether the files of the metadata table exist: if one is missing, files of the table vanish from listings.
 
-Every action of the table writes to the partition `files`, so that a delta commit without a file there is worth a look
-at what it says it wrote; a listing that is whole costs no read more.
+Every action of the table writes to the partition `files`, so only for a delta commit without a file there its metadata
+is read; a complete listing costs no extra read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tablekeeper.timeline import Timeline, load_written_paths
 __all__ = ["refuse_lost_commits", "refuse_lost_listing"]
 
 _BEGINNINGS = "00000000000000"
-"""How the times begin at which Java makes the partitions of a metadata table, `files` at the first of them."""
+"""The prefix of the times at which Java creates the partitions of a metadata table, `files` at the first."""
 
 
 def refuse_lost_listing(

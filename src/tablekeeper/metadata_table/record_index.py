@@ -1,4 +1,4 @@
-"""The record index in the metadata table: where a table has it, it tells the file group of each record key.
+"""The record index in the metadata table, which knows the file group of each record key.
 
 A compaction of the table changes nothing in it: no key moves.
 """
@@ -29,7 +29,7 @@ from tablekeeper.timeline.history import archived_completions
 
 __all__ = ["load_record_index", "load_record_index_shard", "load_secondary_index_shard", "open_record_index_shard"]
 
-# A thread costs as much as a few reads of a file that is near.
+# A thread costs as much as a few reads of a local file.
 _READS_IN_A_ROW = 8
 _DIRECTORY = join_path(METADATA_DIRECTORY, RECORD_INDEX)
 
@@ -48,7 +48,7 @@ def load_record_index(storage: Storage, config: TableConfig, timeline: Timeline)
 
 
 def open_record_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> RecordIndexShard:
-    """A shard to look a few keys up in: of its base file only the blocks are read in which they can be."""
+    """A shard in which to look up a few keys: only the blocks of its base file that can contain them are read."""
     base = None
     if slice_.base is not None:
         path = slice_.base.path
@@ -69,14 +69,14 @@ def open_record_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime:
 
 
 def load_record_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> RecordIndexShard:
-    """A shard to take all entries from."""
+    """A shard, to read all its entries."""
     base = _whole_base(storage, slice_)
     blocks, base_file = _blocks(storage, slice_, runtime=runtime), _base_file(slice_)
     return RecordIndexShard(base, blocks, base_file=base_file)
 
 
 def load_secondary_index_shard(storage: Storage, slice_: MetadataSlice, *, runtime: Runtime) -> SecondaryIndexShard:
-    """A shard of a secondary index to take all entries from."""
+    """A shard of a secondary index, to read all its entries."""
     base = _whole_base(storage, slice_)
     blocks, base_file = _blocks(storage, slice_, runtime=runtime), _base_file(slice_)
     return SecondaryIndexShard(base, blocks, base_file=base_file)

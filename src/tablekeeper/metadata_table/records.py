@@ -69,8 +69,8 @@ def plan_metadata_update(
 ) -> dict[FileGroupId, list[MetadataRecord]]:
     """The records that the action of `instant` writes, by file group of the metadata table.
 
-    `groups` has the file ids of each updated metadata partition in order. What the action adds to indexes that tasks
-    tell of is not among them.
+    `groups` has the file ids of each updated metadata partition in order. Records of indexes that tasks compute are not
+    among them.
     """
     records: dict[str, list[MetadataRecord]] = {FILES: _file_records(change)}
     if COLUMN_STATS in indexes.updated:

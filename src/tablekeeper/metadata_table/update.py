@@ -1,4 +1,4 @@
-"""The part of a commit that concerns the metadata table: switch off what cannot be kept, write what can.
+"""The part of a commit that concerns the metadata table: switch off indexes that cannot be kept, update the others.
 
 Runs under the table lock, on properties (`config`) read under it: another writer may have built or dropped indexes
 since this write began. Indexes are switched off in the properties before the commit that they would miss completes.
@@ -51,7 +51,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MetadataPolicy:
-    """What this write wants of the metadata table: kept or off, and whether its statistics can follow the schema.
+    """What a write does with the metadata table: keep it or not, and whether its statistics can follow the schema.
 
     `indexes` are those that there were when the write began, `told_columns` the columns whose values it can tell the
     secondary ones of.
@@ -74,7 +74,7 @@ def sync_commit(
     requested_at: RequestedTime,
     completed_at: CompletionTime,
 ) -> tuple[str, ...]:
-    """Bring the metadata table up to date with a commit. Returns what the caller should be told."""
+    """Update the metadata table with a commit. Returns notes for the caller."""
     if not policy.is_enabled:
         return _switch_off(environment, config)
     indexes = load_metadata_indexes(
@@ -120,7 +120,7 @@ def sync_rollback(
     requested_at: RequestedTime,
     completed_at: CompletionTime,
 ) -> None:
-    """Take back what a commit that is being rolled back wrote to the metadata table. `deleted` are file paths."""
+    """Undo what a commit that is being rolled back wrote to the metadata table. `deleted` are file paths."""
     if not config.has_metadata_table:
         return
     by_partition: dict[str, list[str]] = {}
@@ -140,7 +140,7 @@ def sync_rollback(
         completed_at=completed_at,
         runtime=environment.runtime,
     )
-    # What was built after the commit knows its files from a listing, and not by a delta commit.
+    # A partition that was built after the commit has its files from a listing, not from a delta commit.
     listed = load_listed_files(environment.storage, config, by_partition, runtime=environment.runtime)
     if knows_filters or any(listed.values()):
         write_metadata_update(
@@ -155,7 +155,7 @@ def sync_rollback(
 
 
 def take_back_update(environment: LockedTable, target: RequestedTime) -> None:
-    """Remove what an action that did not complete wrote to the metadata table; it may have no files besides."""
+    """Remove what an action that did not complete wrote to the metadata table, even if it wrote nothing else."""
     config = load_table_config(environment.storage)
     if config.has_metadata_table:
         remove_metadata_update(environment.storage, config, target=target, runtime=environment.runtime)
@@ -170,9 +170,9 @@ def sync_clean(
     requested_at: RequestedTime,
     completed_at: CompletionTime,
 ) -> None:
-    """Let the metadata table forget files that a clean has deleted: names by partition path.
+    """Remove files that a clean has deleted from the metadata table: names by partition path.
 
-    No index has to be switched off for it: entries of files that no commit needs any more are never asked for.
+    No index has to be switched off: entries of files that no commit needs any more are never looked up.
     """
     if not config.has_metadata_table:
         return
@@ -188,10 +188,10 @@ def sync_clean(
 
 
 def release_indexes(environment: LockedTable, *, action: str, targets: Iterable[RequestedTime]) -> None:
-    """Before an action that takes the completed commits `targets` back: drop the indexes that would still know them.
+    """Before an action that rolls back the completed commits `targets`: drop the indexes that cannot follow.
 
-    Raises `UnsupportedFeatureError` unless the caller consents. Indexes of keys and values can forget commits; where
-    base files of a record index hold what they wrote it is dropped without consent, because the caller builds it anew.
+    Raises `UnsupportedFeatureError` unless the caller consents. Indexes of keys and values can follow a rollback; if
+    base files of a record index include the commits, it is dropped without consent, because the caller rebuilds it.
     Under the table lock.
     """
     config = load_table_config(environment.storage)
@@ -213,7 +213,7 @@ def release_indexes(environment: LockedTable, *, action: str, targets: Iterable[
 
 
 def switch_off_metadata_table(environment: LockedTable) -> tuple[str, ...]:
-    """Do without the metadata table from now on: readers list directories, and a Java writer builds it anew.
+    """Switch off the metadata table: readers list directories, and a Java writer rebuilds it.
 
     The caller holds the table lock. Returns the partitions that the metadata table had.
     """

@@ -1,8 +1,8 @@
 """Compactions of the metadata table that a Java writer has planned and left to a service.
 
-Such a plan names the files that it merges. Its time says what its base files hold: each log whose delta commit
-completed before it, and no other. So a plan is executed as it stands, or not at all: not where a log of it counts no
-more, where one that it does not name would vanish below its base file, or where its file group was compacted since.
+Such a plan names the files that it merges. Its time says what its base files must contain: every log whose delta
+commit completed before it, and no other. So a plan is executed as it is, or not at all: not if a log of it no longer
+counts, if a log that it does not name would be hidden by its base file, or if its file group was compacted since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["WaitingMerge", "find_waiting", "plan_waiting"]
 
 @dataclass(frozen=True, slots=True)
 class WaitingMerge:
-    """What a plan asks to merge, by metadata partition, and the number of delta commits that this is."""
+    """What a plan asks to merge, by metadata partition, and the number of delta commits."""
 
     requested_at: RequestedTime
     slices: tuple[tuple[str, MetadataSlice], ...]
@@ -46,7 +46,7 @@ def find_waiting(storage: Storage, config: TableConfig) -> tuple[RequestedTime, 
 
 
 def plan_waiting(found: tuple[RequestedTime, CompactionPlan], state: MetadataState) -> WaitingMerge | str:
-    """What there is to merge, or why the plan cannot be executed as it stands."""
+    """What to merge, or why the plan cannot be executed."""
     at, plan = found
     slices: list[tuple[str, MetadataSlice]] = []
     there = {partition: _slices(state, partition) for partition in state.listings}
