@@ -86,6 +86,11 @@ class ServiceAction(enum.Enum):
         """Whether it executes a plan of the timeline."""
         return self in _KINDS
 
+    @property
+    def merges_logs(self) -> bool:
+        """Whether it is for tables with logs, and reads become faster by it."""
+        return self in (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION)
+
 
 _KINDS = {ServiceAction(kind.identifier): kind for kind in ServiceKind}
 _ACTION_NAMES = {

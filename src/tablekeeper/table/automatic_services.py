@@ -50,7 +50,8 @@ __all__ = [
 
 
 _LOG = logging.getLogger(__name__)
-_NAMES = ("compaction", "log_compaction", "clustering", "clean", "archive")
+_PLANNED = tuple(kind.identifier for kind in ServiceKind)
+_NAMES = (*_PLANNED, "clean", "archive")
 
 
 def service_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -186,9 +187,6 @@ class ServiceLoop:
             self._periodic.stop()
             if self._periodic.failure is not None and kind is None:
                 raise self._periodic.failure
-
-
-_PLANNED = ("compaction", "log_compaction", "clustering")
 
 
 class Hosting:

@@ -112,7 +112,7 @@ def foresee(
     due = _reasons(summary, policy, now_ms, found_nothing)
     seen = []
     for action, counted in _counts(summary, policy, found_nothing).items():
-        if not summary.is_mor and action in (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION):
+        if not summary.is_mor and action.merges_logs:
             continue
         count, least, what = counted.count, counted.least, counted.what
         not_yet = f"{count} of {least} {what}" if least is not None else f"{count} {what}, and no limit is set"

@@ -54,14 +54,13 @@ def estimate_run(action: ServiceAction, facts: TableFacts, past: Sequence[Attemp
     """`past` are the last attempts of this service on this table that completed, the newest first."""
     done = [each for each in past if each.outcome is AttemptOutcome.COMPLETED and each.ended_ms is not None]
     done = done[:RUNS_COMPARED]
-    merges = action in (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION)
     return Estimate(
         saves=_saves(action, facts, done),
         runs=len(done),
         seconds=_middle([(each.ended_ms or 0) / 1000 - each.started_ms / 1000 for each in done]),
         bytes_read=_middle_of(done, "bytes_read"),
         bytes_written=_middle_of(done, "bytes_written"),
-        read_amplification=facts.read_amplification if merges else None,
+        read_amplification=facts.read_amplification if action.merges_logs else None,
     )
 
 

@@ -39,7 +39,6 @@ _LOG = logging.getLogger(__name__)
 _WIDTH = 8
 _MOST_SLOW = 32
 _LONGEST_DOUBLING = 20
-_REFRESHING = (ServiceAction.COMPACTION, ServiceAction.LOG_COMPACTION)
 
 
 class _Looker:
@@ -160,7 +159,7 @@ class LookLoop:
         if misses_target(summary, policy):
             # The table has missed its target since they were submitted: they are due now.
             for each in active:
-                if each.action in _REFRESHING and each.status is Status.PENDING:
+                if each.action.merges_logs and each.status is Status.PENDING:
                     store.hasten(each.operation_id, deadline_in_s=first_deadline_s(policy, now_ms=store.now_ms()))
         for work in self._due(table, summary, policy, active=unplanned):
             submitted = store.submit(
