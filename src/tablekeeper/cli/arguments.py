@@ -1,9 +1,9 @@
-"""What most commands share: the table, the form of the output, the settings of the store."""
+"""What commands share: the table or the service, the form of the output, the settings of the store."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeVar
@@ -21,8 +21,10 @@ __all__ = [
     "DryRun",
     "StorageOption",
     "TableCall",
+    "command_with",
     "examples",
     "option_pairs",
+    "parameter",
     "table_command",
 ]
 
@@ -112,27 +114,42 @@ def table_command(
     `takes_options`) and --debug after them; the function gets them as a `TableCall`. Errors are reported.
     """
 
+    def call_of(
+        path: str, *, as_json: bool, storage_option: list[str] | None, option: list[str] | None = None
+    ) -> TableCall:
+        return TableCall(path, as_json, option_pairs(storage_option), option_pairs(option))
+
+    shared = [parameter("as_json", AsJson, False), parameter("storage_option", StorageOption, None)]
+    shared += [parameter("option", TableOption, None)] if takes_options else []
+    first = [parameter("path", TablePath, inspect.Parameter.empty)]
+    return command_with(app, *lines, name=name, call_of=call_of, first=first, shared=shared)
+
+
+def command_with(
+    app: typer.Typer,
+    *lines: str,
+    name: str | None,
+    call_of: Callable[..., Any],
+    first: Sequence[inspect.Parameter] = (),
+    shared: Sequence[inspect.Parameter],
+) -> Callable[[F], F]:
+    """Make a function a command of `app` whose first argument is made from the parameters `first` and `shared`.
+
+    These, and --debug, surround the function's other parameters. Errors are reported.
+    """
+    names = [each.name for each in (*first, *shared)]
+
     def register(command: F) -> F:
         @reported
         @wraps(command)
-        def run(
-            path: str,
-            *,
-            as_json: bool,
-            storage_option: list[str] | None,
-            option: list[str] | None = None,
-            debug: bool,
-            **own: Any,
-        ) -> None:
+        def run(*, debug: bool, **given: Any) -> None:
             del debug
-            command(TableCall(path, as_json, option_pairs(storage_option), option_pairs(option)), **own)
+            call = call_of(**{each: given.pop(each) for each in names})
+            command(call, **given)
 
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        shared = [_parameter("as_json", AsJson, False), _parameter("storage_option", StorageOption, None)]
-        shared += [_parameter("option", TableOption, None)] if takes_options else []
-        shared.append(_parameter("debug", Debug, False))
         own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        parameters = [_parameter("path", TablePath, inspect.Parameter.empty), *own, *shared]
+        parameters = [*first, *own, *shared, parameter("debug", Debug, False)]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         app.command(name, epilog=examples(*lines))(run)
@@ -141,7 +158,8 @@ def table_command(
     return register
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """A parameter of a command that commands share."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

@@ -11,11 +11,9 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tablekeeper.cli.arguments import AsJson, Debug, examples
 from tablekeeper.cli.escapes import escaped
-from tablekeeper.cli.failures import reported
 from tablekeeper.cli.json_text import json_document
-from tablekeeper.cli.service import Url, client_of, management_commands
+from tablekeeper.cli.service import ServiceCall, service_command
 from tablekeeper.client.http import ServiceClient
 from tablekeeper.runtime import SYSTEM_RUNTIME
 
@@ -27,19 +25,16 @@ _SHOWN_MINUTES = 40
 _MOST_KEPT = 30
 
 
-@management_commands.command(epilog=examples("tablekeeper service top", "tablekeeper service top --once"))
-@reported
+@service_command("tablekeeper service top", "tablekeeper service top --once")
 def top(
+    call: ServiceCall,
     *,
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show once and exit.")] = False,
-    url: Url = "http://localhost:9091",
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """The lake live: health, queues, what runs, open alarms. Ctrl-C ends it."""
-    client = client_of(url)
-    if as_json:
+    client = call.client
+    if call.as_json:
         typer.echo(json_document(_look(client)))
         return
     console = Console(highlight=False)
