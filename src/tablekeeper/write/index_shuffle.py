@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -22,7 +22,11 @@ from tablekeeper.engine.protocol import Engine, balanced_shares
 from tablekeeper.format.index_shard import encode_index_log
 from tablekeeper.format.metadata_log import encode_metadata_base
 from tablekeeper.metadata_table.index_changes import IndexLog
+from tablekeeper.model import FileGroupId, FileSlice
 from tablekeeper.record.columns import combined
+from tablekeeper.snapshot.snapshot import load_snapshot
+from tablekeeper.timeline import Timeline
+from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.index_logs import EncodedLog, Parked
 
@@ -34,6 +38,7 @@ __all__ = [
     "collected",
     "encode_shard_base",
     "encode_shard_log",
+    "load_slices_before",
     "make_logs",
     "sorted_keys",
 ]
@@ -107,6 +112,20 @@ def make_logs(
     tasks = [EncodeTask(context, index, tuple(found)) for found in by_shard.values()]
     encoded = engine.run(encode, tasks, label=f"write {index}", weights=[float(task.bytes) for task in tasks])
     return {shard: each.log(context.store) for shard, each in zip(by_shard, encoded, strict=True)}
+
+
+def load_slices_before(
+    environment: TableEnvironment, at_start: Timeline, partitions: Iterable[str]
+) -> Mapping[FileGroupId, FileSlice]:
+    """The slices of these partitions when the write began, by file group."""
+    snapshot = load_snapshot(
+        environment.storage,
+        environment.config,
+        at_start,
+        runtime=environment.runtime,
+        partitions=sorted(partitions),
+    )
+    return {each.group: each for each in snapshot.latest}
 
 
 def collected(context: WriteContext, found: Iterable[Found], shards_of: ShardsOf) -> Part:

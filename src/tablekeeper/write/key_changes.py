@@ -30,7 +30,6 @@ from tablekeeper.read.slice_rows import open_base_file, read_row_group, read_sli
 from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN, Deletes
 from tablekeeper.snapshot.slices import decode_partition_files
-from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import Timeline, parse_time
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
@@ -42,6 +41,7 @@ from tablekeeper.write.index_shuffle import (
     collected,
     encode_shard_base,
     encode_shard_log,
+    load_slices_before,
     make_logs,
     sorted_keys,
 )
@@ -109,14 +109,7 @@ def _sources(
     partitions |= {group.partition for group in replaced}
     if not partitions:
         return written
-    snapshot = load_snapshot(
-        environment.storage,
-        environment.config,
-        at_start,
-        runtime=environment.runtime,
-        partitions=sorted(partitions),
-    )
-    before = {each.group: each for each in snapshot.latest}
+    before = load_slices_before(environment, at_start, partitions)
     written = [
         replace(each, file_slice=before.get(each.stat.group)) if each.stat is not None and each.merges else each
         for each in written

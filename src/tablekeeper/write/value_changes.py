@@ -24,11 +24,10 @@ from tablekeeper.read.slice_rows import read_slice
 from tablekeeper.record.columns import combined
 from tablekeeper.record.merge import KEY_COLUMN, Deletes
 from tablekeeper.snapshot.slices import decode_partition_files
-from tablekeeper.snapshot.snapshot import load_snapshot
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.environment import TableEnvironment
 from tablekeeper.write.context import WriteContext
-from tablekeeper.write.index_shuffle import Found, Part, collected, encode_shard_log, make_logs
+from tablekeeper.write.index_shuffle import Found, Part, collected, encode_shard_log, load_slices_before, make_logs
 
 __all__ = ["value_logs"]
 
@@ -92,14 +91,7 @@ def _changed_groups(environment: TableEnvironment, metadata: CommitMetadata, at_
     partitions = {group.partition for group in (*written, *replaced)}
     if not partitions:
         return []
-    snapshot = load_snapshot(
-        environment.storage,
-        environment.config,
-        at_start,
-        runtime=environment.runtime,
-        partitions=sorted(partitions),
-    )
-    before = {each.group: each for each in snapshot.latest}
+    before = load_slices_before(environment, at_start, partitions)
     changed = [_changed_group(before.get(group), group, stats) for group, stats in sorted(written.items())]
     return changed + [_ChangedGroup(before[group], None) for group in sorted(replaced & before.keys())]
 
