@@ -105,7 +105,7 @@ class CleanSettings(Settings):
     empty_interval_hours: int = setting(
         "hoodie.write.empty.clean.interval.hours",
         -1,
-        "Hours after which a clean that finds nothing is recorded all the same; -1 is never.",
+        "Hours after which a clean is recorded even if it finds nothing; -1 is never.",
         least=-1,
     )
 

@@ -6,7 +6,7 @@ Java has 50, so that a lock that is stuck is reported after a minute and not aft
 
 | mode | commits | failed writes by default |
 |---|---|---|
-| SINGLE_WRITER | are checked all the same: a mistaken second writer costs an error, not rows | EAGER |
+| SINGLE_WRITER | are checked anyway: a mistaken second writer causes an error, not lost rows | EAGER |
 | OPTIMISTIC_CONCURRENCY_CONTROL | the second of two that touch a file group loses | LAZY |
 | NON_BLOCKING_CONCURRENCY_CONTROL | log files of several writers share a file group | LAZY |
 

@@ -70,7 +70,7 @@ _SWITCHES = (
     Setting(
         BLOCKS_SPECULATION,
         True,
-        "Refuse to change the table while `spark.speculation` is on, as Java does; false changes it all the same.",
+        "Refuse to change the table while `spark.speculation` is on, as Java does; false changes it anyway.",
     ),
     Setting(
         WIDEN_TO_STRING,

@@ -186,7 +186,7 @@ def _as_mode_says(query: Query, slices: Sequence[FileSlice]) -> Sequence[FileSli
 def shown_schema(schema: pa.Schema, config: TableConfig) -> pa.Schema:
     """The table's schema as reads give it: as in Java, the fields of a timestamp-based key generator are text.
 
-    Rows are stored, and written, in the type of the table's schema all the same.
+    Rows are still stored and written in the type of the table's schema.
     """
     if not config.has_timestamp_partitions:
         return schema

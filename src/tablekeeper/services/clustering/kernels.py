@@ -29,7 +29,7 @@ from tablekeeper.write.staging import stamp_rows
 
 __all__ = ["ClusterTask", "cluster_group", "refuse_bad_order"]
 
-# A file that is full takes the rest of its share all the same if that is less than this part of it.
+# A full file still takes the rest of its share if that is less than this part of it.
 _CRUMB_SHARE = 8
 _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 # A column whose values take less than this in a file, dictionary and all, repeats a lot.

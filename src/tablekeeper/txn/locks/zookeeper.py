@@ -50,7 +50,7 @@ _CLIENT_LOG.addHandler(logging.NullHandler())
 _SIGNATURE = "tablekeeper"
 _MARK = "lock-"
 _LONGEST_ANSWER_S = 10.0
-# Watches bring the news; now and then the one ahead is looked at all the same, as its process may have been killed.
+# Watches bring the news; the one ahead is still checked now and then, because its process may have been killed.
 _LOOK_AGAIN = Pace(first_s=2.0, longest_s=2.0)
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}
 _TROUBLE = (
