@@ -22,7 +22,8 @@ from tests.support.java_hudi import JavaTable, bundle_jar
 
 TIMEOUT_S = 500.0
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64())])
-INDEXES = {"hoodie.metadata.enable": "true"}
+# Java reads a metadata table with an expression index only through its timeline server.
+INDEXES = {"hoodie.metadata.enable": "true", "hoodie.embed.timeline.server": "true"}
 LOCK = "hoodie.write.lock.provider"
 
 

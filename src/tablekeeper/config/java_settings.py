@@ -20,11 +20,8 @@ _PROVIDERS = "org.apache.hudi.client.transaction.lock."
 _MODE = "hoodie.write.concurrency.mode"
 _NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
 _STATISTICS = {"column_stats": "column.stats", "partition_stats": "partition.stats"}
-_USUAL = {
-    # A server inside of the job is one thing more that can fail, and nothing that one service gains by.
-    "hoodie.embed.timeline.server": "false",
-    "hoodie.write.markers.type": "DIRECT",
-}
+# Without Java's embedded timeline server, compactions of tables with an expression index fail (Hudi 1.2).
+_USUAL = {"hoodie.embed.timeline.server": "true", "hoodie.write.markers.type": "DIRECT"}
 _ALWAYS = {
     "hoodie.clean.failed.writes.policy": "LAZY",
     "hoodie.cleaner.policy.failed.writes": "LAZY",
