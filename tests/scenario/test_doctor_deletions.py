@@ -83,6 +83,23 @@ def test_files_of_an_instant_that_was_lost_are_reported_and_kept(world: World) -
     assert world.data_files() == before
 
 
+@pytest.mark.parametrize("part", ["partition", "file group", "token", "instant"])
+def test_files_whose_names_are_damaged_in_their_commit_are_reported_and_kept(world: World, part: str) -> None:
+    (base,) = [path for path in world.data_files() if path.startswith("sf/")]
+    (commit,) = [file.path for file in world.storage.list_files(".hoodie/timeline") if "_" in file.name]
+    content = world.storage.read(commit)
+    within = {"partition": 1, "file group": 8, "token": base.index("_") + 3, "instant": base.rindex("_") + 16}[part]
+    at = content.index(base.encode()) + within
+    world.storage.put(commit, content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    world.clock.advance(LAPSED_S + 1)
+    before = world.data_files()
+    report = world.table.doctor(fix=True, yes=True, safe_age_s=0.0)
+    assert not report.is_healthy
+    assert world.data_files() == before
+    world.storage.put(commit, content)
+    assert world.rows() == ROWS_OF_FIRST
+
+
 def test_files_of_a_directory_that_was_renamed_are_reported_and_kept(world: World) -> None:
     before = {path: world.storage.read(path) for path in world.data_files() if path.startswith("sf/")}
     marker = world.storage.read(f"sf/{PARTITION_METADATA_NAME}")

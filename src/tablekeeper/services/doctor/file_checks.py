@@ -67,13 +67,7 @@ def check_data_files(view: TableView) -> Iterator[Finding]:
                 strange = [f for f in files if not _may_be_old(view, f)]
                 yield from _orphans(view, instant, strange, _OF_WAITING_PLAN)
         elif instant in known:
-            named = known[instant]
-            strange = [f for f in files if named is not None and f.path not in named and not _may_be_old(view, f)]
-            names = {path.rpartition("/")[2] for path in named or ()}
-            moved = tuple(f.path for f in strange if f.name in names)
-            if moved:
-                yield _misplaced(instant, moved)
-            yield from _orphans(view, instant, [f for f in strange if f.name not in names], _UNNAMED)
+            yield from _check_against(view, instant, known[instant], files)
         else:
             rolled_back = load_rolled_back(view) if rolled_back is None else rolled_back
             if instant in rolled_back:
@@ -81,6 +75,24 @@ def check_data_files(view: TableView) -> Iterator[Finding]:
             elif view.timeline.completed_writes:
                 yield _unexplained(instant, files)
     yield from _check_archived(view, archived)
+
+
+def _check_against(
+    view: TableView, instant: RequestedTime, named: frozenset[str] | None, files: list[FileInfo]
+) -> Iterator[Finding]:
+    """The files of a completed write, of which its commit names some; None if the commit cannot be read."""
+    if named is None:
+        return
+    strange = [f for f in files if f.path not in named and not _may_be_old(view, f)]
+    names = {path.rpartition("/")[2] for path in named}
+    moved = tuple(f.path for f in strange if f.name in names)
+    if moved:
+        yield _misplaced(instant, moved)
+    unnamed = [f for f in strange if f.name not in names]
+    if unnamed and not _is_plausible(view, instant, named):
+        yield _misnamed(instant, unnamed)
+    else:
+        yield from _orphans(view, instant, unnamed, _UNNAMED)
 
 
 def check_metadata_table(view: TableView) -> Iterator[Finding]:
@@ -217,6 +229,38 @@ def _misplaced(instant: RequestedTime, paths: tuple[str, ...]) -> Finding:
         "directory was renamed or copied. Rows are missing, or are read twice.",
         "Move them back. Delete them by hand only if the files that the commit names are where they were.",
         paths=paths,
+    )
+
+
+def _is_plausible(view: TableView, instant: RequestedTime, named: frozenset[str]) -> bool:
+    """Whether the files that a commit names exist, or were cleaned because a newer version or group stands in.
+
+    A damaged name looks like a lost file next to a stray one, which may be what readers need.
+    """
+    missing = named - {file.path for file in view.files}
+    if not missing:
+        return True
+    bases = ((_partition(file), decode_base_name(file.name)) for file in view.files)
+    later = {(where, name.file_id) for where, name in bases if name is not None and name.instant > instant.value}
+    later |= {(group.partition, group.file_id) for group in slice_rules(view).replaced}
+    for path in missing:
+        partition, _, text = path.rpartition("/")
+        written = decode_base_name(text) or decode_log_name(text)
+        if written is None or written.instant != instant.value or (partition, written.file_id) not in later:
+            return False
+    return True
+
+
+def _misnamed(instant: RequestedTime, files: list[FileInfo]) -> Finding:
+    return Finding(
+        "unexplained-files",
+        Severity.ERROR,
+        instant.value,
+        f"{len(files)} data files of {instant}, which its commit does not name, while files that it names are missing: "
+        "the commit is damaged, or files were renamed.",
+        "Bring the commit or the files back from a backup. Delete the data files by hand only if nobody misses their "
+        "rows.",
+        paths=tuple(file.path for file in files),
     )
 
 
