@@ -169,6 +169,20 @@ def test_duplicate_columns_are_refused(tables: TableBuilder, table: tk.Table) ->
     refused(tables, table, lambda t: t.upsert(rows), kind=InvalidRequestError, message="ts")
 
 
+@pytest.mark.parametrize("write", ["upsert", "insert", "bulk_insert", "insert_overwrite"])
+def test_marks_of_deleted_rows_are_booleans(table: tk.Table, write: str) -> None:
+    rows = trips(("a", "sf", 1, 1.0)).append_column("_hoodie_is_deleted", pa.array(["no"]))
+    with pytest.raises(InvalidRequestError, match="_hoodie_is_deleted marks rows as deleted and takes booleans"):
+        getattr(table, write)(rows)
+
+
+@pytest.mark.parametrize("flag", ["fix", "yes", "deep"])
+def test_a_text_is_no_consent_to_what_the_doctor_deletes(table: tk.Table, flag: str) -> None:
+    given: dict[str, Any] = {flag: "no"}
+    with pytest.raises(InvalidRequestError, match=f"{flag}='no': give True or False"):
+        table.doctor(**given)
+
+
 @pytest.mark.parametrize("operation", WRITES)
 def test_too_many_partitions_in_one_write_are_refused_with_a_number(
     tables: TableBuilder, table: tk.Table, operation: str

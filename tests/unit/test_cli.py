@@ -155,6 +155,7 @@ def test_a_limit_cuts_the_rows_and_says_that_there_are_more(path: str, first: Wr
     assert "more" not in run("read", path, "--limit", "3").stdout
     assert len(lines("read", path, "--limit", "2")) == 2
     assert len(lines("read", path, "--limit", "0")) == 3
+    assert len(lines("read", path, "--limit", str(10**30))) == 3
 
 
 def test_meta_columns_are_shown_on_request(path: str, first: WriteResult) -> None:

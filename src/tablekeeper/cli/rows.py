@@ -48,7 +48,8 @@ def load_rows(table: Table, request: RowRequest, *, limit: int) -> tuple[pa.Sche
 
 def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield batch.slice(0, limit)
+        # Arrow takes no number that is longer than its own.
+        yield batch.slice(0, min(limit, batch.num_rows))
         limit -= batch.num_rows
         if limit <= 0:
             return

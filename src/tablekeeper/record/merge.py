@@ -32,6 +32,7 @@ from tablekeeper.errors import UnsupportedFeatureError
 from tablekeeper.record.columns import combined
 
 __all__ = [
+    "DELETED_COLUMN",
     "KEY_COLUMN",
     "Deletes",
     "MergeRule",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 KEY_COLUMN = "_hoodie_record_key"
-_DELETED_COLUMN = "_hoodie_is_deleted"
+DELETED_COLUMN = "_hoodie_is_deleted"
 _OPERATION_COLUMN = "_hoodie_operation"
 
 # Java stands the integer 0 in for a missing value, which compares with values that it keeps as integers.
@@ -417,8 +418,8 @@ def _less(a: pa.Array, b: pa.Array) -> _Mask:
 
 def _deleted_rows(rows: pa.Table) -> _Mask:
     deleted: _Mask = np.zeros(rows.num_rows, dtype=bool)
-    if _DELETED_COLUMN in rows.column_names:
-        deleted |= _mask(pc.equal(rows.column(_DELETED_COLUMN), True))
+    if DELETED_COLUMN in rows.column_names:
+        deleted |= _mask(pc.equal(rows.column(DELETED_COLUMN), True))
     if _OPERATION_COLUMN in rows.column_names:
         deleted |= _mask(pc.is_in(rows.column(_OPERATION_COLUMN), value_set=pa.array(["D", "-U"])))
     return deleted

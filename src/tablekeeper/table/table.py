@@ -398,7 +398,7 @@ class Table(Maintenance):
         are older than `safe_age_s`, and only with `yes` if there are more than a few of them, or a tenth of the table.
         `deep` also reads every visible base file, with the checksums of its pages.
         """
-        checked_flags(fix=fix)
+        checked_flags(fix=fix, yes=yes, deep=deep)
         checked_seconds("safe_age_s", safe_age_s)
         environment = load_examination(self._storage, self._options, runtime=self._runtime)
         settings = DoctorSettings.from_options(self._options.given, safe_age_s=safe_age_s, deletes_many=yes, deep=deep)

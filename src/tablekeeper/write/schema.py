@@ -20,6 +20,7 @@ from tablekeeper.config.table_config import TableConfig
 from tablekeeper.errors import ConflictError, InvalidRequestError
 from tablekeeper.model import SCHEMA_KEY, CommitMetadata, CompletionTime, Operation
 from tablekeeper.record.evolution import TypeChange, plan_evolution
+from tablekeeper.record.merge import DELETED_COLUMN
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.commit import OpenWrite
@@ -45,6 +46,7 @@ def schema_after(
         return table
     identity = [*config.key_fields, *config.partition_columns]
     _refuse_missing(config, [*identity, *config.ordering_fields], incoming)
+    _refuse_odd_marks(incoming)
     lived_by = {_top(name, table) for name in (*identity, *config.ordering_fields)}
     evolution = plan_evolution(table, incoming, widens_to_string=widens_to_string, never_strings=lived_by)
     for change in evolution.widened:
@@ -69,6 +71,15 @@ def _refuse_missing(config: TableConfig, needed: Sequence[str], incoming: pa.Sch
         raise InvalidRequestError(
             f"the rows have no column {', '.join(missing)}, which table {config.name} needs for its keys, partitions "
             f"or ordering. They have {', '.join(incoming.names)}."
+        )
+
+
+def _refuse_odd_marks(incoming: pa.Schema) -> None:
+    marks = incoming.field(DELETED_COLUMN).type if incoming.names.count(DELETED_COLUMN) == 1 else pa.bool_()
+    if not pa.types.is_boolean(marks) and not pa.types.is_null(marks):
+        raise InvalidRequestError(
+            f"column {DELETED_COLUMN} marks rows as deleted and takes booleans, not {marks}: cast it, or rename it "
+            "if it means something else."
         )
 
 

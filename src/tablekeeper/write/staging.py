@@ -26,7 +26,7 @@ from tablekeeper.model import FileGroupId, join_path
 from tablekeeper.record.columns import columns_holding, combined
 from tablekeeper.record.evolution import conform
 from tablekeeper.record.keys import bucket_field_values, record_keys, refuse_ambiguous_keys, refuse_ambiguous_partitions
-from tablekeeper.record.merge import KEY_COLUMN
+from tablekeeper.record.merge import DELETED_COLUMN, KEY_COLUMN
 from tablekeeper.record.partition_paths import partition_paths
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.write.context import WriteContext
@@ -54,7 +54,6 @@ __all__ = [
 ]
 
 
-_DELETED_COLUMN = "_hoodie_is_deleted"
 ARRIVAL_COLUMN = "\0arrival"
 """Extra column of rows whose keys are looked up in all partitions: the position of the row in its source part."""
 LEAVES_COLUMN = "\0leaves"
@@ -83,9 +82,9 @@ def ordered_by_key(rows: pa.Table) -> pa.Table:
 
 def without_deleted(rows: pa.Table) -> pa.Table:
     """The rows that are not marked as deleted."""
-    if _DELETED_COLUMN not in rows.column_names:
+    if DELETED_COLUMN not in rows.column_names:
         return rows
-    return rows.filter(pc.invert(rows.column(_DELETED_COLUMN).fill_null(False)))
+    return rows.filter(pc.invert(rows.column(DELETED_COLUMN).fill_null(False)))
 
 
 def stamp_rows(context: WriteContext, rows: pa.Table, *, task: int, first_row: int) -> pa.Table:
