@@ -333,6 +333,37 @@ def test_reads_miss_a_file_that_the_newest_commit_wrote(
     world.forget()
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("partition", ["sf", "ny"], ids=["of the newest commit", "of an overwrite"])
+@pytest.mark.parametrize("renamed", [False, True], ids=["lost", "renamed"])
+def test_reads_miss_a_partition_that_is_gone_as_a_whole(
+    healthy: Callable[[dict[str, Any]], World], shape: dict[str, Any], partition: str, *, renamed: bool
+) -> None:
+    world = healthy(shape).copy()
+    for file in list(world.storage.list_files(partition)):
+        if renamed:
+            world.storage.put(f"old/{file.name}", world.storage.read(file.path))
+        world.storage.delete(file.path)
+    with pytest.raises(TablekeeperError, match=r"gone|no longer there"):
+        world.table.read()
+    assert world.table.read(where="city = 'la'").num_rows == 1, "other partitions are whole"
+    world.forget()
+
+
+@pytest.mark.parametrize("act", ["read", "cluster"])
+def test_a_partition_that_was_copied_inside_the_table_is_not_read_twice(
+    healthy: Callable[[dict[str, Any]], World], act: str
+) -> None:
+    world = healthy({"table_type": "cow"}).copy()
+    for file in world.storage.list_files("la"):
+        world.storage.put(f"la copy/{file.name}", world.storage.read(file.path))
+    with pytest.raises(CorruptTableError, match="written to the partition 'la'"):
+        ACTIONS[act](world.table)
+    assert world.table.read(where="city = 'la'").num_rows == 1
+    assert "misplaced-files" in {each.kind for each in world.table.doctor().findings}
+    world.forget()
+
+
 def test_a_rollback_between_timeline_and_listing_is_no_damage(
     healthy: Callable[[dict[str, Any]], World],
 ) -> None:
@@ -340,6 +371,33 @@ def test_a_rollback_between_timeline_and_listing_is_no_damage(
     query = world.table._load_query()
     world.table.rollback(world.timeline.completed_writes[-1].requested_at)
     assert load_query_snapshot(query).latest
+
+
+@pytest.mark.parametrize("shape", [each for each in SHAPES if "metadata" not in each], ids=shape_name)
+@pytest.mark.parametrize("operation", ["upsert", "insert", "delete"])
+def test_writes_do_not_build_on_slices_that_lost_what_the_newest_commit_wrote(
+    healthy: Callable[[dict[str, Any]], World], shape: dict[str, Any], operation: str
+) -> None:
+    world = healthy(shape).copy()
+    before = world.table.read()
+    lost = _newest(world.storage, ".log." if shape["table_type"] == "mor" else ".parquet")
+    data = world.storage.read(lost)
+    world.storage.delete(lost)
+    with pytest.raises(TablekeeperError, match=r"gone|no longer there"):
+        getattr(world.table, operation)(trips(("a", "sf", 9, 9.0)))
+    world.storage.put(lost, data)
+    assert world.table.read().equals(before)
+    world.forget()
+
+
+def test_a_lost_file_does_not_keep_its_partition_from_being_overwritten(
+    healthy: Callable[[dict[str, Any]], World],
+) -> None:
+    world = healthy({"table_type": "cow"}).copy()
+    world.storage.delete(_newest(world.storage, ".parquet"))
+    world.table.insert_overwrite(trips(("a", "sf", 9, 9.0)))
+    assert world.rows() == [("a", 9.0), ("c", 1.0), ("n", 1.0)]
+    world.forget()
 
 
 REWRITES: dict[str, Callable[[World], object]] = {

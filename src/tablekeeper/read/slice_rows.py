@@ -36,6 +36,7 @@ _COMMIT_TIME = "_hoodie_commit_time"
 _MARKS = ("_hoodie_is_deleted", "_hoodie_operation")
 
 _FILE_NAME = "_hoodie_file_name"
+_PARTITION_PATH = "_hoodie_partition_path"
 _Merged: TypeAlias = "Winners | PartialWinners | SpilledWinners"
 
 # In memory, rows take a multiple of what they take packed, and the tables for merging them as much again.
@@ -241,17 +242,31 @@ def open_base_file(
 
 
 def _refuse_rows_of_another(opened: pq.ParquetFile, names: list[str], base: BaseFile) -> None:
-    """Every row says which file it was written to; the footer, which is at hand, says it of all rows of a group."""
-    if _FILE_NAME not in names or not opened.num_row_groups:
+    """Every row says to which file of which partition it was written; so does the footer, which is at hand.
+
+    The rows of a directory that was copied inside the table would be read twice; one that was renamed evades pruning.
+    """
+    if not opened.num_row_groups:
         return
-    group = opened.metadata.row_group(0)
-    column = group.column(opened.metadata.schema.names.index(_FILE_NAME))
+    directory, _, name = base.path.rpartition("/")
+    wrote = _only_text(opened, names, _FILE_NAME)
+    if wrote is not None and wrote != name and decode_base_name(wrote) is not None:
+        raise CorruptTableError(file=base.path, reason=f"its rows were written to another file, {wrote}")
+    partition = _only_text(opened, names, _PARTITION_PATH)
+    if partition is not None and partition != directory:
+        reason = f"its rows were written to the partition {partition!r}: the directory was renamed or copied"
+        raise CorruptTableError(file=base.path, reason=reason)
+
+
+def _only_text(opened: pq.ParquetFile, names: list[str], name: str) -> str | None:
+    """The one value of a column in the first row group, if its statistics tell."""
+    if name not in names:
+        return None
+    column = opened.metadata.row_group(0).column(opened.metadata.schema.names.index(name))
     statistics = column.statistics if column.is_stats_set else None
     if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
-        return
-    wrote = decode_base_name(str(statistics.min))
-    if wrote is not None and statistics.min != base.path.rpartition("/")[2]:
-        raise CorruptTableError(file=base.path, reason=f"its rows were written to another file, {statistics.min}")
+        return None
+    return str(statistics.min)
 
 
 def read_row_group(opened: pq.ParquetFile, number: int, *, columns: list[str], file: str) -> pa.Table:

@@ -5,7 +5,7 @@ Only the partitions asked for are looked at, so the cost of a snapshot follows t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Protocol
@@ -102,6 +102,7 @@ def load_snapshot(
     costs nothing. `listed` are the files of all partitions, if directories were listed since the timeline was loaded.
     `CorruptTableError` if a file is missing or cut off.
     """
+    partitions = None if partitions is None else frozenset(partitions)
     metadata_table = (
         open_metadata_table(storage, config, timeline, runtime=runtime) if config.has_metadata_table else None
     )
@@ -136,8 +137,10 @@ def load_snapshot(
     _refuse_unmarked(unmarked, rules)
     if as_of is None:
         commits = dict((*replacing, *known))
-        if plan_damage(files, _named_inside(commits.values(), files), rules):
-            _refuse_damage(storage, config, commits, files, runtime=runtime)
+        # A partition that was asked for may be gone as a whole, and then it is in no listing.
+        inside = _inside(partitions, pruning)
+        if plan_damage(files, _named_inside(commits.values(), inside), rules):
+            _refuse_damage(storage, config, commits, inside, runtime=runtime)
     groups: dict[FileGroupId, tuple[FileSlice, ...]] = {}
     instants: set[RequestedTime] = set()
     for partition, found in files.items():
@@ -159,14 +162,14 @@ def _refuse_damage(
     storage: Storage,
     config: TableConfig,
     commits: Mapping[Instant, CommitMetadata],
-    files: Mapping[str, Files],
+    inside: Callable[[str], bool],
     *,
     runtime: Runtime,
 ) -> None:
     """Check again: a rollback, commit or clean between the two loads looks like damage."""
     timeline = load_timeline(storage, config)
     standing = set(timeline.completed)
-    named = _named_inside((commit for instant, commit in commits.items() if instant in standing), files)
+    named = _named_inside((commit for instant, commit in commits.items() if instant in standing), inside)
     partitions = sorted({path.rpartition("/")[0] for path in named})
     rules = SliceRules(
         timeline=timeline,
@@ -177,9 +180,18 @@ def _refuse_damage(
     refuse_damage(plan_damage(load_files_by_listing(storage, partitions, runtime=runtime), named, rules))
 
 
-def _named_inside(commits: Iterable[CommitMetadata], partitions: Container[str]) -> dict[str, int]:
+def _inside(partitions: Collection[str] | None, pruning: Pruning | None) -> Callable[[str], bool]:
+    """Whether a partition belongs to the snapshot, exists or not."""
+    if pruning is None:
+        return _everywhere if partitions is None else partitions.__contains__
+    return lambda partition: (partitions is None or partition in partitions) and pruning.may_match(partition)
+
+
+def _named_inside(commits: Iterable[CommitMetadata], inside: Callable[[str], bool]) -> dict[str, int]:
     named = committed_files(commits)
-    return {path: size for path, size in named.items() if path.rpartition("/")[0] in partitions}
+    partitions = {path.rpartition("/")[0] for path in named}
+    wanted = {partition for partition in partitions if inside(partition)}
+    return {path: size for path, size in named.items() if path.rpartition("/")[0] in wanted}
 
 
 def load_replaced(
@@ -222,10 +234,10 @@ def _everywhere(directory: str) -> bool:
 
 
 def _wanted_partitions(
-    config: TableConfig, metadata_table: MetadataTable | None, partitions: Iterable[str] | None
+    config: TableConfig, metadata_table: MetadataTable | None, partitions: Collection[str] | None
 ) -> list[str]:
     if partitions is not None:
-        return sorted(set(partitions))
+        return sorted(partitions)
     if not config.is_partitioned or metadata_table is None:
         return [""]
     return metadata_table.partitions()

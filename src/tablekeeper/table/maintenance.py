@@ -450,7 +450,7 @@ class Maintenance(TableHandle):
         refuse_speculation(merged, speculates=self._engine.speculates)
         look = self._look()
         environment = load_environment(self._storage, merged, runtime=self._runtime, config=look.config)
-        timeline, schema = load_begin(environment, names=look.names)
+        timeline, schema, _ = load_begin(environment, names=look.names)
         return ServiceFactory(environment, merged, schema, timeline, look.names, partitions)
 
     def _clean_settings(

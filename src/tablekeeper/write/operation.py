@@ -52,7 +52,7 @@ from tablekeeper.write.plan import (
     plan_buckets,
     plan_partition,
 )
-from tablekeeper.write.prepare import WriteRequest
+from tablekeeper.write.prepare import KnownCommits, WriteRequest
 from tablekeeper.write.record_look_up import look_up_records
 from tablekeeper.write.results import WriteResult, WrittenFile
 from tablekeeper.write.schema import refuse_changed_schema
@@ -151,7 +151,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         if found is not None:
             slices = found.slices
         elif not request.replaces:
-            slices = _load_snapshot(request, write, list(by_partition)).latest
+            slices = _load_input(request, write, list(by_partition)).latest
         if slices is not None:
             refuse_wrong_index(context, slices)
         planned = _plan(request, write, by_partition, slices, found)
@@ -181,7 +181,7 @@ def _look_up_records(
 ) -> LocatedRows | None:
     if not request.uses_record_index:
         return None
-    load = partial(_load_snapshot, request, write)
+    load = partial(_load_input, request, write)
     return look_up_records(request.environment, request.engine, context, write.at_start, by_partition, load=load)
 
 
@@ -191,7 +191,7 @@ def _look_up_everywhere(
     """The same in the files, where there is no record index, or none any more."""
     if not context.looks_everywhere:
         return None
-    snapshot = _load_snapshot(request, write, None)
+    snapshot = _load_input(request, write, None)
     return look_up_everywhere(
         request.engine,
         context,
@@ -350,7 +350,14 @@ def _finish(
     )
 
 
-def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence[str] | None) -> Snapshot:
+def _load_input(request: WriteRequest, write: OpenWrite, partitions: Sequence[str] | None) -> Snapshot:
+    """The slices that a write builds on. An overwrite does not: it may be what makes up for a lost file."""
+    return _load_snapshot(request, write, partitions, known=request.known_commits)
+
+
+def _load_snapshot(
+    request: WriteRequest, write: OpenWrite, partitions: Sequence[str] | None, *, known: KnownCommits = ()
+) -> Snapshot:
     """The slices of these partitions when the write began; of all if that is None."""
     environment = request.environment
     return load_snapshot(
@@ -359,6 +366,7 @@ def _load_snapshot(request: WriteRequest, write: OpenWrite, partitions: Sequence
         write.at_start,
         runtime=environment.runtime,
         partitions=partitions,
+        known=known,
     )
 
 

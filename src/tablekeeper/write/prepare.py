@@ -19,13 +19,13 @@ from tablekeeper.format.plans import RequestedReplaceMetadata, encode_requested_
 from tablekeeper.format.secondary_index import has_indexed_text
 from tablekeeper.metadata_table.indexes import load_metadata_indexes, refuse_index_loss, statistics_outdate
 from tablekeeper.metadata_table.update import MetadataPolicy
-from tablekeeper.model import Action, Operation
+from tablekeeper.model import Action, CommitMetadata, Instant, Operation
 from tablekeeper.read.log_changes import BlockVisibility
 from tablekeeper.record.keys import key_spec
 from tablekeeper.record.merge import merge_rule
 from tablekeeper.record.partition_paths import partition_spec
 from tablekeeper.runtime import Runtime
-from tablekeeper.snapshot.schema import load_table_schema
+from tablekeeper.snapshot.schema import load_schema_and_commits
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline, load_timeline_beside
 from tablekeeper.txn.environment import TableEnvironment
@@ -33,6 +33,7 @@ from tablekeeper.write.context import WriteContext, avro_schema_json, staging_di
 from tablekeeper.write.schema import KnownSchema, refuse_missing_keys, schema_after
 
 __all__ = [
+    "KnownCommits",
     "WriteRequest",
     "load_begin",
     "prepare_write",
@@ -40,10 +41,14 @@ __all__ = [
 ]
 
 
+KnownCommits = tuple[tuple[Instant, CommitMetadata], ...]
+
+
 @dataclass(frozen=True)
 class WriteRequest:
     """A requested write. `extra` goes into the commit's metadata; `known_schema` is the schema it was planned with.
 
+    `known_commits` were loaded on the way, the newest one at least: what they wrote must be there to be built upon.
     `refuse` is called under the commit's lock, with the timeline as it is then, and raises if the write is not wanted.
     """
 
@@ -54,6 +59,7 @@ class WriteRequest:
     extra: dict[str, str]
     policy: MetadataPolicy
     known_schema: KnownSchema
+    known_commits: KnownCommits = ()
     refuse: Callable[[Timeline], None] = lambda _: None
 
     @property
@@ -125,21 +131,24 @@ class WriteRequest:
 _CARRIED_BYTES = 1 << 20
 
 
-def load_begin(environment: TableEnvironment, *, names: Sequence[str] | None = None) -> tuple[Timeline, pa.Schema]:
+def load_begin(
+    environment: TableEnvironment, *, names: Sequence[str] | None = None
+) -> tuple[Timeline, pa.Schema, KnownCommits]:
     """The beginning of any work on a table: loads the timeline, from these `names` if given, and its schema.
 
-    It also reads the lock, which will be needed soon.
+    The commits that tell the schema are returned too. It also reads the lock, which will be needed soon.
     """
-    timeline, (schema, _) = load_timeline_beside(
+    timeline, ((schema, commits), _) = load_timeline_beside(
         environment.storage,
         environment.config,
         lambda timeline: environment.runtime.threads.together(
-            lambda: load_table_schema(environment.storage, environment.config, timeline), environment.lock.look_ahead
+            lambda: load_schema_and_commits(environment.storage, environment.config, timeline),
+            environment.lock.look_ahead,
         ),
         runtime=environment.runtime,
         names=names,
     )
-    return timeline, schema
+    return timeline, schema, commits
 
 
 def prepare_write(
@@ -159,7 +168,7 @@ def prepare_write(
     config, storage = environment.config, environment.storage
     if operation in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE):
         environment.concurrency.refuse_overwrite(operation=operation.value.lower())
-    timeline, table_schema = load_begin(environment, names=names)
+    timeline, table_schema, commits = load_begin(environment, names=names)
     schema = table_schema
     if incoming is not None:
         schema = schema_after(
@@ -204,7 +213,7 @@ def prepare_write(
         carried_bytes=0 if engine.has_workers else _CARRIED_BYTES,
     )
     known = KnownSchema.of(table_schema, timeline)
-    request = WriteRequest(environment, engine, context, operation, dict(extra), policy, known)
+    request = WriteRequest(environment, engine, context, operation, dict(extra), policy, known, commits)
     is_global = request.uses_record_index or context.settings.index.is_global
     context = replace(context, looks_everywhere=request.tags_keys and is_global)
     if operation is Operation.DELETE and incoming is not None:
