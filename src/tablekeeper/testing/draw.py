@@ -49,7 +49,7 @@ _ONE_HOST = 0.25
 _PAUSES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 30.0, 400.0)
 _SLEEPS_S = (90.0, 400.0, 400.0, 1_500.0)
 _MOST_OF_SORT = {"timeline": 3, "lock": 4, "heartbeat": 3, "metadata table": 8, "deleting": 4, "publishing": 4}
-_MOST_OF_SORT |= {"database": 40}
+_MOST_OF_SORT |= {"database": 40, "lease": 10}
 _KINDS = (
     *[FaultKind.DEATH_BEFORE, FaultKind.DEATH_AFTER] * 3,
     *[FaultKind.SLEEP_BEFORE, FaultKind.SLEEP_AFTER] * 4,

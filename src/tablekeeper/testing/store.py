@@ -28,6 +28,7 @@ CHANGES = frozenset(
 """Calls that change the store; the others only look."""
 
 
+_BY_HOLDERS = ("claim", "start_attempt", "resume_attempt", "record_", "renew", "settle")
 _SORTS = {
     ".hoodie/timeline/": "timeline",
     ".hoodie/.locks/": "lock",
@@ -35,6 +36,8 @@ _SORTS = {
     ".hoodie/metadata/": "metadata table",
     ".hoodie/": "",
     # Of a service, where there is one.
+    "database/claim_looks": "database",
+    **dict.fromkeys((f"database/{name}" for name in _BY_HOLDERS), "lease"),
     "database/": "database",
     "engine/": "engine",
     "request/": "request",
