@@ -466,6 +466,22 @@ def test_taking_a_scope_fences_all_others_of_its_group(open_store: Opener) -> No
         assert store.read("a") == b"elsewhere/1"
 
 
+def test_who_takes_a_scope_too_late_fences_nobody(open_store: Opener) -> None:
+    store, other = open_store(), open_store()
+    other.take_scope("work", "2")
+
+    def look() -> None:
+        raise FencedError("another process has taken the lock over")
+
+    with pytest.raises(FencedError, match="taken the lock over"):
+        store.take_scope("work", "1", look=look)
+    other.put("a", b"1", scope="work/2")
+    assert other.read("a") == b"1"
+    if store.has_scopes:
+        with pytest.raises(FencedError):
+            store.put("a", b"late", scope="work/1")
+
+
 def test_a_scope_that_nobody_opened_gives_no_right(store: Storage) -> None:
     if not store.has_scopes:
         assert store.put_if_absent("a", b"1", scope="work/1")

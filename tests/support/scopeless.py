@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, cast
 
@@ -26,8 +27,11 @@ class ScopelessStorage:
 
     has_scopes = False
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
         """There is no such thing here."""
+        look()
 
     def fence(self, target: str, *, scope: str | None = None) -> None:
         """There is no such thing here."""

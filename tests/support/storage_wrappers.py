@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from threading import Lock
 from typing import BinaryIO, TypeVar
 
@@ -46,8 +47,11 @@ class WatchedStorage:
     def has_scopes(self) -> bool:
         return self.storage.has_scopes
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
-        self.around("take_scope", _SCOPES + group, lambda: self.storage.take_scope(group, *names, scope=scope))
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
+        take = partial(self.storage.take_scope, group, *names, scope=scope, look=look)
+        self.around("take_scope", _SCOPES + group, take)
 
     def fence(self, target: str, *, scope: str | None = None) -> None:
         self.around("fence", _SCOPES + target, lambda: self.storage.fence(target, scope=scope))

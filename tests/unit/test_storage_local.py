@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tablekeeper.errors import NotFoundError, StorageError
-from tablekeeper.storage import LocalStorage
+from tablekeeper.errors import FencedError, NotFoundError, StorageError
+from tablekeeper.storage import LocalStorage, scratch
 from tablekeeper.storage.faults import storage_fault
 from tablekeeper.storage.local import SCRATCH
 
@@ -460,3 +460,33 @@ def run_python(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, text=True, env=environment
     )
+
+
+# A process that is stopped between two calls of the system
+
+
+def test_who_sleeps_while_it_takes_a_scope_does_not_fence_those_who_took_it_since(store: LocalStorage) -> None:
+    other = LocalStorage(store.root)
+    with pytest.raises(FencedError):
+        store.take_scope("work", "1", look=lambda: other.take_scope("work", "2"))
+    other.put("a", b"1", scope="work/2")
+    assert other.read("a") == b"1"
+
+
+def test_the_wait_for_a_lock_whose_holder_was_stopped_is_bounded(
+    store: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", b"1")
+    seen = store.read_versioned("a")
+    assert seen is not None
+    monkeypatch.setattr(scratch, "_TIMEOUT_S", 0.01)
+    with (store.root / SCRATCH / "publish.lock").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        store.put("a", b"2")
+        with pytest.raises(StorageError, match="probably stopped") as refused:
+            store.replace("a", b"3", version=seen.version)
+    assert refused.value.transient
+    current = store.read_versioned("a")
+    assert current is not None
+    assert current.data == b"2"
+    assert store.replace("a", b"3", version=current.version) is not None

@@ -85,9 +85,11 @@ class LocalStorage:
     def has_scopes(self) -> bool:
         return True
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
         with _writing(self._root / SCOPES / checked_path(group)):
-            self._scopes.take(group, names, through=scope)
+            self._scopes.take(group, names, through=scope, look=look)
             self._scopes.remove_abandoned()
 
     def fence(self, target: str, *, scope: str | None = None) -> None:

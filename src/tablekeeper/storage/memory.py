@@ -7,7 +7,7 @@ see the same objects, as two clients of one bucket do. Times come from the write
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, cast
@@ -110,9 +110,12 @@ class MemoryStorage:
     def has_scopes(self) -> bool:
         return True
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
         prefix = self._scope(group) + "/"
         with self._changing(scope) as space:
+            look()
             space.scopes = {each for each in space.scopes if not each.startswith(prefix)}
             space.scopes |= {prefix + checked_path(name) for name in names}
 

@@ -90,8 +90,11 @@ class ObjectStorage:
     def has_scopes(self) -> bool:
         return False
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
-        """Nothing: no request of these stores depends on another object."""
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
+        """Nothing but to `look`: no request of these stores depends on another object."""
+        look()
 
     def fence(self, target: str, *, scope: str | None = None) -> None:
         """Nothing, as `take_scope`."""

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -245,8 +245,14 @@ class Storage(Protocol):
         """Whether a fenced scope changes nothing any more, exactly; False where scopes are passed over."""
         ...
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
-        """Open the scopes `group/name` for each of the names, and fence all others of the group."""
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
+        """Open the scopes `group/name` for each of the names, and fence all others of the group.
+
+        `look` raises if the caller may not take them any more. It is asked before any other scope is fenced, and those
+        who take the group after it fence ours: who is late fences nobody.
+        """
         ...
 
     def fence(self, target: str, *, scope: str | None = None) -> None:

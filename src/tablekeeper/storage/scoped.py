@@ -34,9 +34,14 @@ class ScopedStorage:
     def has_scopes(self) -> bool:
         return self._storage.has_scopes
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
-        self._look()
-        self._storage.take_scope(group, *names, scope=scope or self._scope)
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
+        def look_both() -> None:
+            self._look()
+            look()
+
+        self._storage.take_scope(group, *names, scope=scope or self._scope, look=look_both)
 
     def fence(self, target: str, *, scope: str | None = None) -> None:
         self._look()

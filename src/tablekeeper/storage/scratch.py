@@ -5,7 +5,7 @@ files and the lock's side file, nothing else; what dead processes left there is 
 
 A change or removal of an existing file holds the lock shared; a conditional replacement holds it exclusively,
 so nothing can come between its comparison and its rename. Creating a file that must not exist needs no lock: a
-hard link never touches an existing name.
+hard link never touches an existing name. A holder may be stopped at that moment, so the wait for the lock is bounded.
 
 A scope of a file system is a directory, and every change goes through it by one rename or hard link: a file is written
 inside its scope's directory and moved out of it; a file that is deleted is moved into it first. To fence a scope is to
@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tablekeeper.errors import StorageError
+from tablekeeper.errors import FencedError, StorageError
 from tablekeeper.runtime import Runtime
 from tablekeeper.storage.faults import fenced_error
 from tablekeeper.storage.protocol import checked_path
@@ -35,6 +35,7 @@ __all__ = ["ScopeDirectories", "Scratch", "remove_file", "remove_sidecar"]
 T = TypeVar("T")
 
 _LOCK_NAME = "publish.lock"
+_TIMEOUT_S = 30.0
 _ABANDONED_AFTER_NS = 24 * 3600 * 1_000_000_000
 _SCOPE_ABANDONED_AFTER_NS = 7 * 24 * 3600 * 1_000_000_000
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}
@@ -178,7 +179,7 @@ class Scratch:
         while True:
             descriptor = self._within(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
             try:
-                fcntl.flock(descriptor, operation)
+                self._wait_for_lock(descriptor, operation)
                 # Someone may have removed the whole directory meanwhile: a lock on an unlinked file guards nothing.
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
@@ -188,6 +189,24 @@ class Scratch:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
+
+    def _wait_for_lock(self, descriptor: int, operation: int) -> None:
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            try:
+                self._runtime.threads.call_within(
+                    _TIMEOUT_S, lambda: fcntl.flock(descriptor, operation), name="tablekeeper-publish-lock"
+                )
+            except TimeoutError as error:
+                path = self._directory / _LOCK_NAME
+                raise StorageError(
+                    f"{path}: another process has held this lock for {_TIMEOUT_S:g} s, although nobody needs it for "
+                    f"longer than a moment: it was probably stopped. Let it go on, or kill it (`fuser {path}` names "
+                    "those that have the file open), and try again.",
+                    path=str(path),
+                    transient=True,
+                ) from error
 
     def _within(self, create: Callable[[], T]) -> T:
         try:
@@ -260,8 +279,14 @@ class ScopeDirectories:
             raise fenced_error(str(directory), scope)
         return directory
 
-    def take(self, group: str, names: tuple[str, ...], *, through: str | None) -> None:
-        """Open the scopes of these names, and then fence all others of the group."""
+    def take(
+        self, group: str, names: tuple[str, ...], *, through: str | None, look: Callable[[], None] = lambda: None
+    ) -> None:
+        """Open the scopes of these names, and then fence all others of the group.
+
+        The others are moved into one of the new scopes: whoever has taken the group since has moved that away, and
+        then nothing is fenced here.
+        """
         parent = self._directory / checked_path(group)
         parent.mkdir(parents=True, exist_ok=True)
         for name in names:
@@ -275,10 +300,16 @@ class ScopeDirectories:
                 fresh.rename(target)
             except FileNotFoundError:
                 raise fenced_error(str(target), through) from None
+        try:
+            look()
+        except FencedError:
+            for name in names:
+                self.fence(f"{group}/{name}", through=through)
+            raise
         with os.scandir(parent) as entries:
             others = [entry.name for entry in entries if entry.name not in names]
         for other in others:
-            self.fence(f"{group}/{other}", through=through)
+            self.fence(f"{group}/{other}", through=through or f"{group}/{names[0]}")
 
     def fence(self, target: str, *, through: str | None) -> None:
         """Move the directory of `target` away, with the scopes below it, and remove it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import BinaryIO, Protocol, TypeVar
 
 from tablekeeper.errors import StorageError
@@ -89,9 +90,14 @@ class SimulatedStorage:
     def has_scopes(self) -> bool:
         return self._has_scopes
 
-    def take_scope(self, group: str, *names: str, scope: str | None = None) -> None:
-        if self._has_scopes:
-            self._step("take_scope", _SCOPES + group, lambda: self._inner.take_scope(group, *names, scope=scope))
+    def take_scope(
+        self, group: str, *names: str, scope: str | None = None, look: Callable[[], None] = lambda: None
+    ) -> None:
+        if not self._has_scopes:
+            look()
+            return
+        inner = partial(self._inner.take_scope, group, *names, scope=scope, look=look)
+        self._step("take_scope", _SCOPES + group, inner)
 
     def fence(self, target: str, *, scope: str | None = None) -> None:
         if self._has_scopes:

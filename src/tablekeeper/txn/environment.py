@@ -67,9 +67,8 @@ class TableEnvironment:
         """
         with self.lock.acquire(timeout_s=self.lock_settings.acquire_timeout_s) as lease:
             name = self.runtime.ids.uuid()
-            lease.look()
             # From here on a former holder of the lock can change nothing, if the store can enforce that.
-            self.storage.take_scope(_LEASES, name)
+            self.storage.take_scope(_LEASES, name, look=lease.look)
             guarded = ScopedStorage(self.storage, f"{_LEASES}/{name}", look=lease.look)
             parts = {each.name: getattr(self, each.name) for each in fields(TableEnvironment)}
             yield LockedEnvironment(**{**parts, "storage": guarded}, lease=lease, unlocked=self)
