@@ -12,16 +12,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import tablekeeper as tk
+from tablekeeper.config.clean_settings import CleanSettings
 from tablekeeper.config.options import Options
 from tablekeeper.engine.local import LocalEngine
 from tablekeeper.errors import CommitOutcomeUnknownError, FencedError, LockNotAcquiredError
+from tablekeeper.format.data_files import PARTITION_METADATA_NAME
 from tablekeeper.format.plans import InstantInfo, RestorePlan, encode_restore_plan
 from tablekeeper.model import Action, RequestedTime
-from tablekeeper.storage import MemoryStorage
+from tablekeeper.services.plans.hold import hold_plan
+from tablekeeper.storage import MemoryStorage, Storage
 from tablekeeper.table.writer_options import load_writer_options
-from tablekeeper.timeline import create_requested, following_time, start_inflight
+from tablekeeper.timeline import create_requested, following_time, load_timeline, start_inflight
+from tests.support.cleaning import schedule
 from tests.support.meanwhile import Interrupted
 from tests.support.recovery_world import World
+from tests.support.scopeless import ScopelessStorage
 from tests.support.table_builder import trips
 
 __all__: list[str] = []
@@ -189,9 +194,10 @@ def request_restore(world: World, saved: RequestedTime, later: RequestedTime) ->
     )
 
 
-def client(world: World) -> tuple[tk.Table, Interrupted]:
+def client(world: World, *, has_scopes: bool = True) -> tuple[tk.Table, Interrupted]:
     runtime = world.new_runtime()
-    storage = Interrupted(MemoryStorage(f"memory://{world.name}/table", runtime=runtime))
+    store: Storage = MemoryStorage(f"memory://{world.name}/table", runtime=runtime)
+    storage = Interrupted(store if has_scopes else ScopelessStorage(store).as_storage)
     options = Options(None).merged_over(load_writer_options(world.storage))
     return tk.Table(storage, LocalEngine(threads=1, runtime=runtime), options, runtime=runtime), storage
 
@@ -229,13 +235,62 @@ def test_a_process_that_lost_the_lock_changes_nothing_any_more(name: str, start:
 
 
 def test_who_lost_the_lock_while_it_looked_for_an_earlier_attempt_leaves_the_heartbeat_to_others() -> None:
-    """The plan may be another executor's by now, and the heartbeat is put without a condition."""
+    """The plan may be another executor's by now."""
     world = new_world("execute_again")
     table, storage = client(world)
     Thief(world, storage, nth=1, at=_looks_for_attempt)
     with pytest.raises(FencedError):
         ACTS["execute_again"][1](table)
     assert list(world.storage.list_files(".hoodie/.heartbeat")) == []
+    world.forget()
+
+
+@pytest.mark.parametrize("has_scopes", [True, False])
+def test_a_clean_that_sleeps_while_it_removes_a_partition_hides_no_rows_written_there_since(has_scopes: bool) -> None:
+    world = new_world("clean_partition")
+    table, storage = client(world, has_scopes=has_scopes)
+
+    def sleep() -> None:
+        world.clock.stall(3_600)
+        world.upsert(trips(("n", "la", 1, 9.0)))
+
+    storage.when = lambda kind, path: kind == "delete_many" and path == f"la/{PARTITION_METADATA_NAME}"
+    storage.action = sleep
+    with pytest.raises(FencedError):
+        table.clean()
+    assert storage.action is None
+    assert world.rows() == [("a", 7.0), ("b", 5.0), ("n", 9.0)]
+    world.forget()
+
+
+def hold_plan_for_others(table: tk.Table) -> None:
+    with hold_plan(table._load_environment(), load_timeline(table._storage, table.config).pending_plans[0]):
+        raise AssertionError("another process has the plan")
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [("clean", ACTS["clean"][1]), ("execute_again", ACTS["execute_again"][1]), ("execute", hold_plan_for_others)],
+    ids=["clean", "plan", "plan for another program"],
+)
+def test_who_sleeps_before_it_starts_its_heartbeat_leaves_that_of_its_successor_alone(name: str, act: Act) -> None:
+    """On a store without scopes nothing else would stop it."""
+    world = new_world(name)
+    if name == "clean":
+        assert schedule(world.table, CleanSettings(commits=1)) is not None
+    pending = world.timeline.pending[0].requested_at
+    file = f".hoodie/.heartbeat/{pending}"
+    table, storage = client(world, has_scopes=False)
+
+    def sleep() -> None:
+        world.clock.stall(3_600)
+        world.storage.put(file, b"successor")
+
+    storage.when = lambda kind, path: path == file and kind.startswith("put")
+    storage.action = sleep
+    with pytest.raises(FencedError):
+        act(table)
+    assert world.storage.read(file) == b"successor"
     world.forget()
 
 

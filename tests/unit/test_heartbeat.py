@@ -325,3 +325,40 @@ def test_an_abandoned_heartbeat_stays_until_it_lapses_and_beats_no_more(world: W
         heartbeat.check()
     world.clock.advance(1_000)
     assert not world.is_active()
+
+
+def test_a_new_heartbeat_takes_the_place_of_an_expired_one(world: World) -> None:
+    world.start(owner="dead")
+    world.clock.stall(10_000)
+    heartbeat = world.start(owner="next")
+    heartbeat.renew()
+    heartbeat.check()
+    assert world.storage.read(FILE) == b"next"
+    assert world.is_active()
+
+
+def test_who_slept_before_it_starts_a_heartbeat_leaves_that_of_its_successor_alone(world: World) -> None:
+    """Its lease of the lock ended in its sleep, and another process took the plan over."""
+    world.storage.put(FILE, b"successor")
+
+    def look() -> None:
+        raise FencedError("the lock was lost")
+
+    with pytest.raises(FencedError, match="the lock was lost"):
+        start_heartbeat(world.storage, INSTANT, settings=SETTINGS, runtime=world.runtime, owner="sleeper", look=look)
+    assert world.storage.read(FILE) == b"successor"
+
+
+def test_who_sleeps_while_it_starts_a_heartbeat_leaves_that_of_its_successor_alone(world: World) -> None:
+    world.storage.put(FILE, b"dead")
+    with pytest.raises(FencedError, match="another process has begun"):
+        start_heartbeat(
+            world.storage,
+            INSTANT,
+            settings=SETTINGS,
+            runtime=world.runtime,
+            owner="sleeper",
+            # Its last look was in time, and the sleep comes right after it.
+            look=lambda: world.storage.put(FILE, b"successor"),
+        )
+    assert world.storage.read(FILE) == b"successor"

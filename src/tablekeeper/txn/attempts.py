@@ -71,6 +71,7 @@ def begin_attempt(held: LockedEnvironment, instant: RequestedTime) -> tuple[Atte
         settings=held.heartbeat_settings,
         runtime=held.runtime,
         owner=attempt.owner,
+        look=held.lease.look,
     )
     return attempt, heartbeat
 

@@ -16,13 +16,13 @@ the other one is ours. Therefore:
   file or put another owner into it, the heartbeat has ended for good: others may be rolling the write back, so nothing
   more may be published.
 - A renewal replaces only the version of the file that it read: a process that slept in the middle of a renewal revives
-  nothing.
+  nothing. A new heartbeat replaces an expired one only if nobody has done so since the lock was held.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -49,14 +49,20 @@ _USABLE = 0.9
 
 
 def start_heartbeat(
-    storage: Storage, instant: RequestedTime, *, settings: HeartbeatSettings, runtime: Runtime, owner: str = ""
+    storage: Storage,
+    instant: RequestedTime,
+    *,
+    settings: HeartbeatSettings,
+    runtime: Runtime,
+    owner: str = "",
+    look: Callable[[], None] = lambda: None,
 ) -> Heartbeat:
     """Write the heartbeat of `instant` and keep renewing it. `owner` is kept in the file, whose contents Java ignores.
 
     If others may have a heartbeat for the same instant, `owner` must be unique. The caller checks for other heartbeats,
-    under the table lock.
+    under the table lock; `look` raises if that was lost. `FencedError` if another process was faster.
     """
-    return Heartbeat(storage, instant, settings=settings, runtime=runtime, owner=owner)
+    return Heartbeat(storage, instant, settings=settings, runtime=runtime, owner=owner, look=look)
 
 
 def load_heartbeat_owner(storage: Storage, instant: RequestedTime) -> str | None:
@@ -107,6 +113,7 @@ class Heartbeat:
         settings: HeartbeatSettings,
         runtime: Runtime,
         owner: str = "",
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self.instant = instant
         self._content = owner.encode()
@@ -119,7 +126,7 @@ class Heartbeat:
         self._is_stopped = False
         self._version: str | None = None
         self._beat_s, self._beat_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        storage.put(self._path, self._content)
+        self._create(look)
         # With few tolerable misses the configured interval would leave no room for one renewal that is late.
         interval_s = min(settings.interval_ms, settings.tolerance_ms / 3) / 1000
         self._renewal = runtime.threads.every(interval_s, self.renew, name=f"tablekeeper-heartbeat-{instant}")
@@ -191,6 +198,24 @@ class Heartbeat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _create(self, look: Callable[[], None]) -> None:
+        """Write the file, over an expired one if need be, but not over that of a process that has begun since."""
+        if self._storage.put_if_absent(self._path, self._content):
+            return
+        current = self._storage.read_versioned(self._path)
+        # The lock was still held when this was read: who begins later changes the version.
+        look()
+        if current is None:
+            is_ours = self._storage.put_if_absent(self._path, self._content)
+        else:
+            self._version = self._storage.replace(self._path, self._content, version=current.version)
+            is_ours = self._version is not None
+        if not is_ours:
+            raise FencedError(
+                f"instant {self.instant}: another process has begun to work on it meanwhile. Nothing was changed; "
+                "reload the table."
+            )
 
     def _replace(self) -> bool:
         """Renew the file if it is still ours. A blind write could revive a dead heartbeat, or end another's.

@@ -73,6 +73,7 @@ def begin_taken(
         settings=held.heartbeat_settings,
         runtime=held.runtime,
         owner=f"{held.runtime.process_name} {held.runtime.ids.uuid()}",
+        look=held.lease.look,
     )
     try:
         instant = create()

@@ -85,6 +85,7 @@ def hold_plan(environment: TableEnvironment, plan: Instant) -> Iterator[Heartbea
             settings=held.heartbeat_settings,
             runtime=held.runtime,
             owner=f"{_OWNER} {held.runtime.ids.uuid()}",
+            look=held.lease.look,
         )
     with heartbeat:
         yield heartbeat
