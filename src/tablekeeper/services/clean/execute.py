@@ -28,7 +28,7 @@ from tablekeeper.snapshot.integrity import refuse_lost_timeline
 from tablekeeper.storage.handle import StorageHandle
 from tablekeeper.timeline import Timeline
 from tablekeeper.txn.commit import refuse_during_restore
-from tablekeeper.txn.environment import TableEnvironment
+from tablekeeper.txn.environment import LockedEnvironment, TableEnvironment
 from tablekeeper.txn.late_files import sweep_late_files
 from tablekeeper.txn.publish import CleanUpdate, Publication
 
@@ -184,20 +184,39 @@ def _is_written(timeline: Timeline) -> bool:
     return bool(timeline.pending_ingestion)
 
 
-def _remove_partitions(environment: TableEnvironment, timeline: Timeline, partitions: Iterable[str]) -> tuple[str, ...]:
-    """Remove partitions in which nothing is left. The caller holds the lock, so that nobody begins to write."""
+def _remove_partitions(held: LockedEnvironment, timeline: Timeline, partitions: Iterable[str]) -> tuple[str, ...]:
+    """Remove partitions in which nothing is left. The lock is held, so that nobody begins to write."""
     if _is_written(timeline):
         return ()
-    storage = environment.storage
+    storage = held.storage
     removed = []
     for partition in partitions:
         files = storage.list_files(partition) if partition else []
         is_bare = all(file.name.startswith(PARTITION_METADATA_NAME) for file in files)
         if partition and is_bare and not storage.list_directories(partition):
             # By name: files that were added since the listing must stay.
-            storage.delete_many([file.path for file in files])
+            _remove_bare(held, [file.path for file in files])
             removed.append(partition)
     return tuple(removed)
+
+
+def _remove_bare(held: LockedEnvironment, paths: list[str]) -> None:
+    """Delete what makes a directory a partition; bring it back if the lock was lost meanwhile.
+
+    By then another process may have committed rows to the partition, which readers do not find without these files. A
+    store with scopes prevents such late deletions.
+    """
+    if held.storage.has_scopes:
+        held.storage.delete_many(paths)
+        return
+    contents = held.runtime.threads.map(held.storage.read, paths)
+    held.storage.delete_many(paths)
+    try:
+        held.lease.look()
+    except FencedError:
+        for path, content in zip(paths, contents, strict=True):
+            held.unlocked.storage.put_if_absent(path, content)
+        raise
 
 
 def _names(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
