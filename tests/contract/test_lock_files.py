@@ -15,11 +15,12 @@ from tablekeeper.config.concurrency_settings import LockSettings
 from tablekeeper.errors import FencedError, LockNotAcquiredError
 from tablekeeper.runtime import SYSTEM_RUNTIME, LinuxProcesses, ProcessId
 from tablekeeper.storage.local import LocalStorage
-from tablekeeper.txn.locks import TableLock
+from tablekeeper.txn.locks import Lease, TableLock
 from tablekeeper.txn.locks.file_system import FileSystemLock
 from tablekeeper.txn.locks.storage_based import StorageBasedLock
 from tests.support.lock_arena import LOCK_FILE, LOCK_OBJECT, SETTINGS, Arena
 from tests.support.lock_processes import count_in_processes, holding_process
+from tests.support.meanwhile import Interrupted
 from tests.support.moto_server import MotoServer, moto_server
 
 
@@ -50,6 +51,25 @@ def test_the_lock_file_names_its_owner_and_is_gone_after_the_release(lock_file: 
     assert fields["process"]["pid"] == 1
     lease.release()
     assert lock_file.storage.stat(LOCK_FILE) is None
+
+
+def test_who_sleeps_while_it_gives_the_lock_file_back_leaves_that_of_its_successor_alone(lock_file: Arena) -> None:
+    sleeper = lock_file.world.process()
+    storage = Interrupted(lock_file.open_store(sleeper))
+    late = lock_file.writer(storage=storage, runtime=sleeper).acquire(timeout_s=0)
+    storage.take_scope("leases", "late")
+    late.change_through("leases/late")
+    taken: list[Lease] = []
+
+    def sleep() -> None:
+        lock_file.clock.stall(3_600)
+        taken.append(lock_file.writer().acquire(timeout_s=0))
+        lock_file.storage.take_scope("leases", "next")
+
+    storage.when = lambda kind, path: kind == "delete" and path == LOCK_FILE
+    storage.action = sleep
+    late.release()
+    taken[0].check()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"by": "tablekeeper"}', b'{"lockCreateTime": 1}'])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -23,6 +24,7 @@ from tablekeeper.services.plans.hold import hold_plan
 from tablekeeper.storage import MemoryStorage, Storage
 from tablekeeper.table.writer_options import load_writer_options
 from tablekeeper.timeline import create_requested, following_time, load_timeline, start_inflight
+from tablekeeper.txn.environment import LockedEnvironment
 from tests.support.cleaning import schedule
 from tests.support.meanwhile import Interrupted
 from tests.support.recovery_world import World
@@ -242,6 +244,25 @@ def test_who_lost_the_lock_while_it_looked_for_an_earlier_attempt_leaves_the_hea
     with pytest.raises(FencedError):
         ACTS["execute_again"][1](table)
     assert list(world.storage.list_files(".hoodie/.heartbeat")) == []
+    world.forget()
+
+
+def test_who_sleeps_while_it_gives_the_lock_file_back_does_not_take_the_lock_from_its_successor() -> None:
+    provider = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
+    world = World(options={"hoodie.write.lock.provider": provider})
+    table, storage = client(world)
+    successors: list[LockedEnvironment] = []
+    with ExitStack() as stack:
+
+        def sleep() -> None:
+            world.clock.stall(3_600)
+            successors.append(stack.enter_context(world.table._load_environment().locked()))
+
+        storage.when = lambda kind, path: kind == "delete" and path == ".hoodie/lock"
+        storage.action = sleep
+        with table._load_environment().locked():
+            pass
+        successors[0].lease.check()
     world.forget()
 
 

@@ -82,7 +82,7 @@ class NoLease:
     """A lock that admits everybody."""
 
     held_s = 0.0
-    check = look = release = nothing
+    check = look = release = change_through = nothing
 
     def acquire(self, **_: Any) -> NoLease:
         return self

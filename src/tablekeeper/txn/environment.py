@@ -69,6 +69,7 @@ class TableEnvironment:
             name = self.runtime.ids.uuid()
             # From here on a former holder of the lock can change nothing, if the store can enforce that.
             self.storage.take_scope(_LEASES, name, look=lease.look)
+            lease.change_through(f"{_LEASES}/{name}")
             guarded = ScopedStorage(self.storage, f"{_LEASES}/{name}", look=lease.look)
             parts = {each.name: getattr(self, each.name) for each in fields(TableEnvironment)}
             yield LockedEnvironment(**{**parts, "storage": guarded}, lease=lease, unlocked=self)

@@ -7,7 +7,8 @@ content that names the owner, so that more can be made safe among our own writer
 - a holder renews its lease by replacing the file on condition that it is still the one it wrote;
 - a lock whose lease lapsed, or whose process is dead on this machine, is taken over by a conditional
   replace: one of any number of takers wins;
-- release deletes the file only while it is certainly our own.
+- release deletes the file only while it is certainly our own, and through the scope of the lease: whoever takes the
+  lock over fences that before anything else.
 
 A lock that Java (or anybody unknown) left is broken only by the configured expiry. Java on its part
 deletes the lock file without looking: twice at every release, and once when it gives up waiting. A
@@ -102,9 +103,11 @@ class _LockFile:
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def give_back(self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord) -> None:
+    def give_back(
+        self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord, scope: str | None
+    ) -> None:
         del current, freed
-        storage.delete(path)
+        storage.delete(path, scope=scope)
 
     def give_back_at(self, storage: Storage, path: str, *, version: str, freed: LockRecord) -> None:
         """Nothing: a deletion cannot depend on the version."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tablekeeper.errors import StorageError
+from tablekeeper.errors import FencedError, StorageError
 from tablekeeper.runtime import Processes, ProcessId, Runtime
 from tablekeeper.storage.protocol import Storage, VersionedBytes
 from tablekeeper.txn.locks.protocol import HeldLease, LockHolder, Pace, wait_for
@@ -92,11 +92,12 @@ class LockFormat(Protocol):
         ...
 
     def give_back(
-        self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord
+        self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord, scope: str | None
     ) -> VersionedBytes | None:
         """Leave the lock free for others. `current` is what its owner found to be its own just now.
 
-        What is there then, if something is and it is known.
+        What is there then, if something is and it is known. `FencedError` if another process, which has fenced `scope`,
+        has taken the lock over since.
         """
         ...
 
@@ -133,7 +134,7 @@ class Claim:
         """True if this content says that this owner holds the lock."""
         return self._mine(data) is not None
 
-    def free(self, *, version: str, valid_until_ms: int) -> Freed:
+    def free(self, *, version: str, valid_until_ms: int, scope: str | None = None) -> Freed:
         """Give the lock back, if it is still this owner's. It had this version when it was looked at last."""
         record = LockRecord(self.owner, valid_until_ms, is_expired=True)
         left = self.format.give_back_at(self.storage, self.path, version=version, freed=record)
@@ -144,7 +145,11 @@ class Claim:
         if current is None or held is None:
             return Freed(was_mine=False)
         freed = replace(held, is_expired=True)
-        return Freed(True, self.format.give_back(self.storage, self.path, current=current, freed=freed))
+        try:
+            left = self.format.give_back(self.storage, self.path, current=current, freed=freed, scope=scope)
+        except FencedError:
+            return Freed(was_mine=False)
+        return Freed(True, left)
 
     def _mine(self, data: bytes) -> LockRecord | None:
         record = self.format.decode(data)
@@ -239,7 +244,7 @@ class RenewedLease(HeldLease):
     def _give_back(self) -> bool:
         """Whether the lock was ours until it was given back."""
         valid_until_ms = self._good_from_ms + int(self._terms.validity_s * 1000)
-        freed = self._claim.free(version=self._version, valid_until_ms=valid_until_ms)
+        freed = self._claim.free(version=self._version, valid_until_ms=valid_until_ms, scope=self._scope)
         if freed.left is not None:
             self._leave(freed.left)
         return freed.was_mine

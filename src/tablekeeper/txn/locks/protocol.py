@@ -61,6 +61,10 @@ class Lease(Protocol):
         """The same as far as the clocks tell, without asking the store: cheap, before every change."""
         ...
 
+    def change_through(self, scope: str) -> None:
+        """Give the lock back through this scope of the store, which whoever takes the lock over fences."""
+        ...
+
     def release(self) -> None:
         """Give the lock back. Again, or after a take-over, it does nothing; it never touches another's lock."""
         ...
@@ -103,6 +107,7 @@ class HeldLease(ABC):
         self._clock = clock
         self._acquired_s = acquired_s
         self._released_s: float | None = None
+        self._scope: str | None = None
 
     @property
     def held_s(self) -> float:
@@ -114,6 +119,9 @@ class HeldLease(ABC):
 
     def look(self) -> None:
         self._refuse_if_over()
+
+    def change_through(self, scope: str) -> None:
+        self._scope = scope
 
     @abstractmethod
     def release(self) -> None: ...

@@ -95,8 +95,9 @@ class _LockObject:
             return None
 
     def give_back(
-        self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord
+        self, storage: Storage, path: str, *, current: VersionedBytes, freed: LockRecord, scope: str | None
     ) -> VersionedBytes | None:
+        del scope
         # Refused: taken over since, and no longer ours to free.
         return self.give_back_at(storage, path, version=current.version, freed=freed)
 
