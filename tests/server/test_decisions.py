@@ -392,6 +392,18 @@ def test_alarms_fire_by_rule_and_subject() -> None:
     ]
 
 
+@pytest.mark.parametrize(("tables", "alarms"), [(50, 50), (51, 1)])
+def test_a_lake_of_which_many_tables_are_late_has_one_alarm(tables: int, alarms: int) -> None:
+    late = an_operation(deadline_ms=NOW_MS - 60_000)
+    world = World(
+        NOW_MS, tuple(replace(late, operation_id=n, table_id=n) for n in range(1, tables + 1)), {1: "db.first"}
+    )
+    firing = plan_alarms(world, TIMING)
+    assert len({each.key for each in firing}) == alarms
+    assert all(each.rule == "late" for each in firing)
+    assert "db.first" in firing[0].text
+
+
 @pytest.mark.parametrize(
     ("operation", "table", "running", "sentence"),
     [

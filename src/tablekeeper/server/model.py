@@ -225,6 +225,7 @@ class TableFacts:
     """The result of the last look at the timeline, stored for pages, metrics and the order of work.
 
     `pending` counts plans by service, `earliest_pending` and `latest_completed` are instants by service.
+    `first_look_ms` is when the service looked at the table for the first time, 0 if that is not known.
     """
 
     newest_time: str = ""
@@ -235,6 +236,7 @@ class TableFacts:
     pending: Mapping[str, int] = field(default_factory=dict)
     earliest_pending: Mapping[str, str] = field(default_factory=dict)
     latest_completed: Mapping[str, str] = field(default_factory=dict)
+    first_look_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

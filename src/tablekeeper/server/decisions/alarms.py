@@ -12,6 +12,7 @@ from tablekeeper.server.store.protocol import NewAlarm, QueueDepth
 __all__ = ["BACKLOG", "Firing", "World", "failure_alarm", "plan_alarms"]
 
 BACKLOG = 1000
+_MOST_LATE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class World:
 def plan_alarms(world: World, timing: Timing) -> list[Firing]:
     """All alarms that should be open now."""
     return [
-        *(firing for each in world.operations for firing in _of_operation(each, world, timing)),
+        *_of_operations(world, timing),
         *(
             Firing(
                 f"table-quarantined:{t.table_id}", "quarantined", f"{t.name} is quarantined: {t.quarantine}", t.table_id
@@ -67,6 +68,17 @@ def failure_alarm(operation: Operation, table_name: str) -> Firing | None:
         return None
     world = World(0, (operation,), {operation.table_id: table_name})
     return next(iter(_of_operation(operation, world, Timing())), None)
+
+
+def _of_operations(world: World, timing: Timing) -> list[Firing]:
+    """Those of each operation. A lake of which many tables are late has one cause, and gets one message."""
+    firing = [each for operation in world.operations for each in _of_operation(operation, world, timing)]
+    late = {each.key: each for each in firing if each.rule == "late"}
+    if len(late) <= _MOST_LATE:
+        return firing
+    named = ", ".join(str(world.names.get(each.table_id or 0, each.table_id)) for each in list(late.values())[:3])
+    text = f"more than {_MOST_LATE} tables miss their freshness targets, among them {named}"
+    return [*(each for each in firing if each.rule != "late"), Firing("late-lake", "late", text)]
 
 
 def _of_operation(operation: Operation, world: World, timing: Timing) -> Iterable[Firing]:

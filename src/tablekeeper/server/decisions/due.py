@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tablekeeper.server.decisions.spans import span_text
 from tablekeeper.server.model import ServiceAction, TableFacts, unplanned_instant
-from tablekeeper.server.policy import MINUTES_PER_DAY, Policy
+from tablekeeper.server.policy import DEFAULT_POLICY, MINUTES_PER_DAY, Policy
 from tablekeeper.table.summary import TimelineSummary
 
 __all__ = [
@@ -76,14 +76,15 @@ def plan_due(
     now_ms: int,
     active: Collection[ServiceAction] = (),
     found_nothing: Mapping[ServiceAction, str] = NOTHING_FOUND,
+    first_look_ms: int = 0,
 ) -> list[DueWork]:
     """Everything that is due.
 
     `active` are actions that already have an operation without a plan. `found_nothing` has, for an action, the newest
-    time of the timeline on which it found nothing to do.
+    time of the timeline on which it found nothing to do. `first_look_ms` as for `first_deadline_s`.
     """
     delay_s = _delay_s(policy, now_ms)
-    deadline_in_s = _deadline_in_s(summary, policy, now_ms)
+    deadline_in_s = _deadline_in_s(summary, policy, now_ms, first_look_ms)
     waiting = [
         DueWork(
             ServiceAction.parse(each.service), each.instant, "its plan waits on the timeline", deadline_in_s, delay_s
@@ -238,26 +239,32 @@ def misses_target(summary: TimelineSummary, policy: Policy) -> bool:
     return policy.max_read_amplification is not None and bool(behind) and 1 + behind > policy.max_read_amplification
 
 
-def first_deadline_s(policy: Policy, *, now_ms: int) -> float:
-    """Seconds until what has missed its target should be done: none, or some time after the next window opens."""
+def first_deadline_s(policy: Policy, *, now_ms: int, first_look_ms: int = 0) -> float:
+    """Seconds until what has missed its target should be done: none, or some time after the next window opens.
+
+    A table that was behind when it was first looked at, at `first_look_ms`, has its whole target from then on.
+    """
     delay_s = _delay_s(policy, now_ms)
-    return delay_s and delay_s + (policy.fresh_within_s or 0) - (_refresh_after_s(policy) or 0)
+    within_s = policy.fresh_within_s or 0
+    after_window_s = delay_s and delay_s + within_s - (_refresh_after_s(policy) or 0)
+    begun_s = within_s or (DEFAULT_POLICY.fresh_within_s or 0)
+    return max(after_window_s, begun_s - (now_ms - first_look_ms) / 1000, 0.0)
 
 
 def _delay_s(policy: Policy, now_ms: int) -> float:
     return 60.0 * policy.minutes_until_window(now_ms // 60_000 % MINUTES_PER_DAY)
 
 
-def _deadline_in_s(summary: TimelineSummary, policy: Policy, now_ms: int) -> float | None:
+def _deadline_in_s(summary: TimelineSummary, policy: Policy, now_ms: int, first_look_ms: int) -> float | None:
     """Seconds until the table misses its target; 0 or less if it has.
 
     While the table waits for a window of the day it is not late: the deadline of a target that has passed by then
-    leaves the compaction as much time as elsewhere.
+    leaves the compaction as much time as elsewhere. So does that of a table that was registered too late to meet it.
     """
     deadline_s = None
     if policy.fresh_within_s is not None and summary.behind_since_ms is not None and summary.is_mor:
         deadline_s = policy.fresh_within_s - (now_ms - summary.behind_since_ms) / 1000
     if misses_target(summary, policy):
         deadline_s = 0.0 if deadline_s is None else min(0.0, deadline_s)
-    first_s = first_deadline_s(policy, now_ms=now_ms)
+    first_s = first_deadline_s(policy, now_ms=now_ms, first_look_ms=first_look_ms)
     return max(deadline_s, first_s) if deadline_s is not None and first_s else deadline_s

@@ -122,9 +122,12 @@ class LookLoop:
             return
         if looker.is_given_up:
             return
+        # What the first look finds has to be known to those that follow, and to the work that this one submits.
+        first_look_ms = table.facts.first_look_ms or (0 if table.facts.newest_time else self._context.store.now_ms())
+        table = replace(table, facts=replace(table.facts, first_look_ms=first_look_ms))
         self._reconcile(table, summary)
         has_work = self._submit_due(table, summary)
-        facts = table_facts(summary)
+        facts = replace(table_facts(summary), first_look_ms=first_look_ms)
         if facts.behind_since_ms is not None and self._found_nothing_to_compact(table, summary):
             facts = replace(facts, commits_behind=0, behind_since_ms=None, read_amplification=1.0)
         is_idle = not has_work and summary.newest_time == table.facts.newest_time
@@ -158,9 +161,10 @@ class LookLoop:
         has_work = bool(active)
         if misses_target(summary, policy):
             # The table has missed its target since they were submitted: they are due now.
+            first_s = first_deadline_s(policy, now_ms=store.now_ms(), first_look_ms=table.facts.first_look_ms)
             for each in active:
                 if each.action.merges_logs and each.status is Status.PENDING:
-                    store.hasten(each.operation_id, deadline_in_s=first_deadline_s(policy, now_ms=store.now_ms()))
+                    store.hasten(each.operation_id, deadline_in_s=first_s)
         for work in self._due(table, summary, policy, active=unplanned):
             submitted = store.submit(
                 Submission(
@@ -192,12 +196,19 @@ class LookLoop:
         self, table: ManagedTable, summary: TimelineSummary, policy: Policy, *, active: frozenset[ServiceAction]
     ) -> list[DueWork]:
         store = self._context.store
-        now_ms = store.now_ms()
-        due = plan_due(summary, policy, now_ms=now_ms, active=active)
+        now_ms, first_look_ms = store.now_ms(), table.facts.first_look_ms
+        due = plan_due(summary, policy, now_ms=now_ms, active=active, first_look_ms=first_look_ms)
         # The database is only queried if it can make a difference, which is rarely the case.
         doubtful = {each.action for each in due} & REMEMBERED
         found_nothing = load_found_nothing(store, table.table_id, doubtful)
-        return plan_due(summary, policy, now_ms=now_ms, active=active, found_nothing=found_nothing)
+        return plan_due(
+            summary,
+            policy,
+            now_ms=now_ms,
+            active=active,
+            found_nothing=found_nothing,
+            first_look_ms=first_look_ms,
+        )
 
     def _note_failure(self, table: ManagedTable, reason: str) -> None:
         store = self._context.store
