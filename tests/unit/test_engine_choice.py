@@ -107,3 +107,16 @@ def test_a_session_of_spark_3_is_taken_as_it_is() -> None:
 def test_an_engine_that_cannot_be_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         choose_engine(**given, runtime=SYSTEM_RUNTIME)
+
+
+class Column:
+    """As in Spark: every name is a field of it."""
+
+    def __getattr__(self, name: str) -> Column:
+        return self
+
+
+def test_a_column_is_not_taken_for_rows() -> None:
+    session: Any = Session()
+    with pytest.raises(InvalidRequestError, match="takes a Spark DataFrame, not Column"):
+        SparkEngine(session).schema_of(Column())

@@ -104,7 +104,8 @@ class SparkEngine:
         return source
 
     def schema_of(self, source: Frame) -> pa.Schema:
-        if not hasattr(source, "mapInArrow"):
+        # A column answers to every name, so its class is asked.
+        if not callable(getattr(type(source), "mapInArrow", None)):
             raise InvalidRequestError(
                 f"the Spark engine takes a Spark DataFrame, not {type(source).__name__}. "
                 "Make one with spark.createDataFrame, or open the table with engine='local' for pyarrow tables"
