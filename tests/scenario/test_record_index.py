@@ -353,13 +353,13 @@ def test_the_index_is_named_as_java_names_it_and_goes_without_a_trace(make: Call
         world.table.create_index("bloom")
 
 
-def test_an_index_by_partitions_is_not_kept_and_stops_a_write(make: Callable[..., World]) -> None:
+def test_an_index_that_is_not_what_its_definition_says_stops_a_write(make: Callable[..., World]) -> None:
     world = indexed(make)
     path = ".hoodie/.index_defs/index.json"
     definitions = json.loads(world.storage.read(path))
     definitions["indexDefinitions"]["record_index"]["indexOptions"]["isPartitioned"] = "true"
     world.storage.put(path, json.dumps(definitions).encode())
-    with pytest.raises(UnsupportedFeatureError, match="index record_index"):
+    with pytest.raises(CorruptTableError, match="no shard of a record index by partitions"):
         world.upsert(trips(("a", "sf", 2, 2.0)))
 
 

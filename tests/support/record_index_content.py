@@ -22,19 +22,25 @@ from tablekeeper.timeline.properties_file import load_table_config
 __all__ = ["indexed_groups", "refuse_wrong_record_index", "stored_groups"]
 
 
-def indexed_groups(storage: Storage, *, runtime: Runtime) -> dict[str, FileGroupId]:
-    """The file group of each key, as the record index has it: all entries, and each looked up."""
+def indexed_groups(storage: Storage, *, runtime: Runtime, by_partition: bool = False) -> dict[str, FileGroupId]:
+    """The file group of each key, as the record index has it: all entries, and each looked up.
+
+    Of an index `by_partition` the partition stands before the key.
+    """
     config = load_table_config(storage)
     found: dict[str, FileGroupId] = {}
-    for each in load_record_index(storage, config, load_timeline(storage, config)):
+    for each in load_record_index(storage, config, load_timeline(storage, config), by_partition=by_partition):
         keys = [key.decode() for key, _ in load_record_index_shard(storage, each, runtime=runtime).entries()]
         locations = open_record_index_shard(storage, each, runtime=runtime).find([*keys, "no such key"])
         assert locations.keys() == set(keys)
-        found |= {key: FileGroupId(place.partition, place.file_id) for key, place in locations.items()}
+        for key, place in locations.items():
+            name = f"{place.partition}:{key}" if by_partition else key
+            assert name not in found, f"{key} is indexed as in {found[name]} and {place}"
+            found[name] = FileGroupId(place.partition, place.file_id)
     return found
 
 
-def stored_groups(table: tk.Table) -> dict[str, FileGroupId]:
+def stored_groups(table: tk.Table, *, by_partition: bool = False) -> dict[str, FileGroupId]:
     """The file group of each key, as the slices of the table have it."""
     request = table._load_write(Operation.INDEX, None)
     environment, context = request.environment, request.context
@@ -52,13 +58,15 @@ def stored_groups(table: tk.Table) -> dict[str, FileGroupId]:
             runtime=context.runtime,
         )
         for batch in read_slice(task):
-            for key in batch.column(0).to_pylist():
+            for stored in batch.column(0).to_pylist():
+                key = f"{each.group.partition}:{stored}" if by_partition else stored
                 assert key not in found, f"key {key} is in {found[key]} and {each.group}"
                 found[key] = each.group
     return found
 
 
-def refuse_wrong_record_index(table: tk.Table) -> None:
+def refuse_wrong_record_index(table: tk.Table, *, by_partition: bool = False) -> None:
     """The index knows just the keys that are there, each in its file group."""
     request = table._load_write(Operation.INDEX, None)
-    assert indexed_groups(request.environment.storage, runtime=request.runtime) == stored_groups(table)
+    indexed = indexed_groups(request.environment.storage, runtime=request.runtime, by_partition=by_partition)
+    assert indexed == stored_groups(table, by_partition=by_partition)

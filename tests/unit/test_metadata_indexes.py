@@ -53,14 +53,14 @@ def test_indexes_that_nobody_maintains_are_dropped_with_definition_and_directory
     assert list(built.storage.walk(".hoodie/metadata/files"))
 
 
-OTHERS = ("record_index", "secondary_index_name", "expr_index_day")
+OTHERS = ("secondary_index_name", "expr_index_day")
 
 
 @pytest.mark.parametrize(
     ("operation", "stays"),
     [
-        (Operation.COMPACT, ("record_index", "secondary_index_name")),
-        (Operation.LOG_COMPACT, ("record_index", "secondary_index_name")),
+        (Operation.COMPACT, ("secondary_index_name",)),
+        (Operation.LOG_COMPACT, ("secondary_index_name",)),
         (Operation.CLUSTER, ("secondary_index_name",)),
         (Operation.UPSERT, ()),
         (Operation.DELETE_PARTITION, ()),
@@ -69,9 +69,6 @@ OTHERS = ("record_index", "secondary_index_name", "expr_index_day")
 )
 def test_only_indexes_that_an_operation_leaves_right_stay(operation: Operation | None, stays: tuple[str, ...]) -> None:
     built = MetadataBuilder(partitions=[*STATS, *OTHERS])
-    definitions = json.loads(built.storage.read(INDEX_DEFINITIONS_PATH))
-    definitions["indexDefinitions"]["record_index"] = {"indexOptions": {"isPartitioned": "true"}}
-    built.storage.put(INDEX_DEFINITIONS_PATH, json.dumps(definitions).encode())
     indexes = load_metadata_indexes(built.storage, built.config, operation=operation)
     assert indexes.updated == STATS
     assert indexes.listed == (*STATS, *stays)
@@ -79,12 +76,17 @@ def test_only_indexes_that_an_operation_leaves_right_stay(operation: Operation |
 
 
 @pytest.mark.parametrize("operation", [None, Operation.UPSERT, Operation.COMPACT])
-def test_bloom_filters_and_a_record_index_of_the_whole_table_are_kept_in_step(operation: Operation | None) -> None:
+@pytest.mark.parametrize("by_partition", [False, True])
+def test_bloom_filters_and_record_indexes_are_kept_in_step(operation: Operation | None, by_partition: bool) -> None:
     built = MetadataBuilder(partitions=[*STATS, "bloom_filters", "record_index"])
+    definitions = json.loads(built.storage.read(INDEX_DEFINITIONS_PATH))
+    definitions["indexDefinitions"]["record_index"] = {"indexOptions": {"isPartitioned": str(by_partition).lower()}}
+    built.storage.put(INDEX_DEFINITIONS_PATH, json.dumps(definitions).encode())
     indexes = load_metadata_indexes(built.storage, built.config, operation=operation)
     assert indexes.updated == indexes.listed == (*STATS, "bloom_filters", "record_index")
     assert indexes.told == ("bloom_filters", "record_index")
     assert indexes.has_record_index
+    assert indexes.keys_by_partition == by_partition
     assert indexes.dropped == ()
 
 

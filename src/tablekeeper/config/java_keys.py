@@ -166,10 +166,6 @@ REFUSED: Mapping[str, Refusal] = {
     "hoodie.record.index.update.partition.path": Refusal(
         ("false",), "A row stays in the partition that has its key: delete it there and insert it anew."
     ),
-    "hoodie.metadata.record.level.index.enable": Refusal(
-        ("false",),
-        "The record index here is that of the whole table: hoodie.metadata.global.record.level.index.enable.",
-    ),
     "hoodie.index.class": Refusal((), "Choose an index by hoodie.index.type."),
     "hoodie.bucket.index.partition.expressions": Refusal((), "All partitions have the same number of buckets here."),
     "hoodie.clean.partition.filter.regex": Refusal((), _CLEANED),
@@ -242,14 +238,11 @@ _METADATA_TABLE = """
     hoodie.metadata.max.deltacommits.when_pending hoodie.metadata.max.logfile.size
     hoodie.metadata.max.reader.buffer.size hoodie.metadata.max.reader.memory hoodie.metadata.metrics.enable
     hoodie.metadata.optimized.log.blocks.scan.enable
-    hoodie.metadata.partitioned.record.index.max.filegroup.count
-    hoodie.metadata.partitioned.record.index.min.filegroup.count hoodie.metadata.range.repartition.random.seed
+    hoodie.metadata.range.repartition.random.seed
     hoodie.metadata.range.repartition.sampling.fraction
     hoodie.metadata.range.repartition.target.records.per.partition
     hoodie.metadata.record.index.enable.validation.on.initialization
-    hoodie.metadata.record.level.index.defer.init
-    hoodie.metadata.record.level.index.max.filegroup.count
-    hoodie.metadata.record.level.index.min.filegroup.count hoodie.metadata.repartition.default.partitions
+    hoodie.metadata.record.level.index.defer.init hoodie.metadata.repartition.default.partitions
     hoodie.metadata.repartition.min.partitions.threshold hoodie.metadata.spillable.map.path
     hoodie.metadata.streaming.write.datatable.write.statuses.coalesce.divisor
     hoodie.metadata.streaming.write.enabled hoodie.metadata.table.service.manager.actions

@@ -6,9 +6,18 @@ import math
 from dataclasses import dataclass
 
 from tablekeeper.config.keys import METADATA_ENABLE
-from tablekeeper.config.registry import Settings, setting
+from tablekeeper.config.registry import Setting, Settings, field_of, setting
+from tablekeeper.errors import InvalidRequestError
 
-__all__ = ["MetadataSettings", "RecordIndexSettings"]
+__all__ = ["PARTITION_SHARDS", "MetadataSettings", "RecordIndexSettings"]
+
+PARTITION_SHARDS = Setting(
+    "hoodie.metadata.record.level.index.min.filegroup.count",
+    1,
+    "File groups that a new partition gets in a record index by partitions; the fewest when such an index is built.",
+    older="hoodie.metadata.partitioned.record.index.min.filegroup.count",
+    least=1,
+)
 
 _ENTRY_BYTES = 48
 """What Java reckons for an entry of the record index."""
@@ -72,8 +81,32 @@ class RecordIndexSettings(Settings):
         "Bytes of a file group for which a new record index is made.",
         least=1,
     )
+    is_wanted_by_partition: bool = setting(
+        "hoodie.metadata.record.level.index.enable",
+        False,
+        "Build a record index by partitions with the next write, if there is no record index: a key is unique in its "
+        "partition.",
+    )
+    least_partition_shards: int = field_of(PARTITION_SHARDS)
+    most_partition_shards: int = setting(
+        "hoodie.metadata.record.level.index.max.filegroup.count",
+        10,
+        "Most file groups of a partition when a record index by partitions is built.",
+        older="hoodie.metadata.partitioned.record.index.max.filegroup.count",
+        least=1,
+    )
 
-    def shards(self, rows: int) -> int:
-        """The number of shards for a table of so many rows: Java's rule."""
+    def shards(self, rows: int, *, by_partition: bool = False) -> int:
+        """The number of shards for a table, or for a partition of it, of so many rows: Java's rule."""
+        least, most = self.least_shards, self.most_shards
+        if by_partition:
+            least, most = self.least_partition_shards, self.most_partition_shards
         wanted = math.ceil(rows * self.growth) // max(1, self.shard_bytes // _ENTRY_BYTES)
-        return max(1, self.least_shards, min(self.most_shards, wanted))
+        return max(1, least, min(most, wanted))
+
+    def _check(self) -> None:
+        if self.is_wanted and self.is_wanted_by_partition:
+            raise InvalidRequestError(
+                "a table has one record index, of the whole table or by partitions: set only one of "
+                "hoodie.metadata.global.record.level.index.enable and hoodie.metadata.record.level.index.enable."
+            )

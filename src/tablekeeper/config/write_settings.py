@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from tablekeeper.config.keys import BUCKET_COUNT, INDEX_TYPE, MAX_PARTITIONS, SORT_MODE
+from tablekeeper.config.metadata_settings import PARTITION_SHARDS
 from tablekeeper.config.registry import Setting, Settings, field_of, setting
 from tablekeeper.errors import InvalidRequestError, UnsupportedFeatureError
 
@@ -35,6 +36,7 @@ class IndexKind(enum.Enum):
     GLOBAL_BLOOM = "GLOBAL_BLOOM"
     BUCKET = "BUCKET"
     RECORD_INDEX = "RECORD_INDEX"
+    RECORD_LEVEL_INDEX = "RECORD_LEVEL_INDEX"
 
     @property
     def is_global(self) -> bool:
@@ -105,8 +107,9 @@ class WriteSettings(Settings):
         INDEX_TYPE,
         IndexKind.SIMPLE,
         "How keys find their file group: SIMPLE and BLOOM in the files of their partition, GLOBAL_SIMPLE and "
-        "GLOBAL_BLOOM in those of all partitions, BUCKET by their hash, or RECORD_INDEX (or "
-        "GLOBAL_RECORD_LEVEL_INDEX), which is the default where the table has a record index.",
+        "GLOBAL_BLOOM in those of all partitions, BUCKET by their hash, RECORD_INDEX (or GLOBAL_RECORD_LEVEL_INDEX) by "
+        "the record index of the whole table, RECORD_LEVEL_INDEX by the one by partitions. The record index that the "
+        "table has is the default.",
         parse=_index,
     )
     simple_moves_rows: bool = setting(
@@ -176,6 +179,7 @@ class WriteSettings(Settings):
         "PARTITION_SORT by partition and key in each task, GLOBAL_SORT over "
         "all rows, PARTITION_PATH_REPARTITION (or _AND_SORT) into as few files a partition as it needs.",
     )
+    new_partition_shards: int = field_of(PARTITION_SHARDS)
     gathers_scattered_rows: bool = True
     names_index: bool = False
     max_partitions: int = setting(MAX_PARTITIONS, 20_000, "Most partitions that one write may touch.", least=1)

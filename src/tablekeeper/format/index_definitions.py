@@ -49,8 +49,8 @@ def remove_index_definitions(data: bytes, *, names: Collection[str], file: str) 
     return json.dumps(content | {_DEFINITIONS: kept}, indent=2).encode()
 
 
-def add_record_index_definition(data: bytes | None, *, file: str) -> bytes:
-    """The file (None if there is none yet) with the definition of a record index of the whole table."""
+def add_record_index_definition(data: bytes | None, *, by_partition: bool, file: str) -> bytes:
+    """The file (None if there is none yet) with the definition of a record index."""
     content: dict[str, Any] = {_DEFINITIONS: {}}
     if data is not None:
         decode_index_definitions(data, file=file)
@@ -60,7 +60,7 @@ def add_record_index_definition(data: bytes | None, *, file: str) -> bytes:
         "indexType": RECORD_INDEX,
         "indexFunction": "",
         "sourceFields": [],
-        "indexOptions": {_PARTITIONED: "false"},
+        "indexOptions": {_PARTITIONED: str(by_partition).lower()},
         "version": "V1",
     }
     return json.dumps(content | {_DEFINITIONS: content[_DEFINITIONS] | {RECORD_INDEX: definition}}, indent=2).encode()

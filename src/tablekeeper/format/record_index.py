@@ -1,7 +1,8 @@
 """The record index of the metadata table: for each record key the file group that holds it.
 
-It is cut into shards by a hash of the key; a shard is a file group, an HFile with logs on top. What a log says of a key
-replaces what was known, or takes it away. All keys of a file have the same entry, because the key has its own place.
+It is cut into shards by a hash of the key (`key_shards.py`); a shard is a file group, an HFile with logs on top. What a
+log says of a key replaces what was known, or takes it away. All keys of a file have the same entry, because the key has
+its own place.
 
 File ids of the form `<UUID>-<number>` are stored as numbers (encoding 0), others as text (encoding 1).
 """
@@ -17,12 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 import fastavro
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from tablekeeper.errors import CorruptTableError
-from tablekeeper.format.hashing import java_string_hash
 from tablekeeper.format.hfile import HFileReader
 from tablekeeper.format.index_shard import IndexShard
 from tablekeeper.format.metadata_avro import encode_record_index
@@ -34,8 +31,6 @@ __all__ = [
     "RecordLocation",
     "decode_record_location",
     "encode_record_location",
-    "record_index_file_id",
-    "record_index_shards",
 ]
 
 RECORD_INDEX = "record_index"
@@ -61,13 +56,12 @@ class RecordLocation:
 class RecordIndexShard(IndexShard):
     """One shard of the record index."""
 
-    def refuse_foreign_keys(self, number: int, *, shards: int) -> None:
-        """Raise `CorruptTableError` if a file belongs to another shard than this one, the `number`th."""
-        files = [(self._base_file, self._base), *((block.file, block.hfile) for block in self._blocks)]
-        for file, hfile in files:
+    def first_keys(self) -> Iterator[tuple[str, bytes]]:
+        """The first key of each file, with its name."""
+        for file, hfile in ((self._base_file, self._base), *((block.file, block.hfile) for block in self._blocks)):
             key = None if hfile is None else hfile.first_key
-            if key is not None and record_index_shards(pa.array([key], pa.string()), shards=shards)[0] != number:
-                raise CorruptTableError(file=file, reason=f"it holds keys that do not belong to shard {number}")
+            if key is not None:
+                yield file, key
 
     def find(self, keys: Iterable[str]) -> dict[str, RecordLocation]:
         """Where those of `keys` are that the shard knows."""
@@ -100,18 +94,6 @@ class RecordIndexShard(IndexShard):
             return
         for key, value in hfile.find_many(sorted(missing)).items():
             found[missing.pop(key)] = decode_record_location(value, schema_json=schema_json, file=file)
-
-
-def record_index_file_id(number: int) -> str:
-    """The file id of a shard."""
-    return f"{RECORD_INDEX.replace('_', '-')}-{number:04d}-0"
-
-
-def record_index_shards(keys: pa.Array, *, shards: int) -> npt.NDArray[np.int64]:
-    """The number of the shard that each key belongs to."""
-    # Java's abs leaves the smallest int negative, and its remainder keeps the sign; the outer abs corrects that. In 64
-    # bits there is no such int.
-    return np.asarray(np.abs(java_string_hash(keys).astype(np.int64)) % shards)
 
 
 def encode_record_location(location: RecordLocation) -> bytes:

@@ -13,6 +13,7 @@ from typing import Protocol
 from tablekeeper.errors import CorruptTableError
 from tablekeeper.format.data_files import decode_log_name
 from tablekeeper.format.metadata_log import decode_metadata_base_name
+from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.indexes import MetadataIndexes
 from tablekeeper.metadata_table.layout import METADATA_DIRECTORY, load_metadata_files
 from tablekeeper.model import join_path
@@ -33,11 +34,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class IndexShards:
-    """An index: the name of its partition in the metadata table, its file groups by number, and the indexed column."""
+    """An index: the name of its partition in the metadata table, its file groups by number, and the indexed column.
+
+    A record index `by_partition` has file groups for each partition of the table, so it can have none.
+    """
 
     name: str
     file_ids: tuple[str, ...]
     column: str = ""
+    by_partition: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def index_shards(indexes: MetadataIndexes, listings: Mapping[str, Sequence[FileI
     """The indexes that tasks compute. `listings` has the files of their partitions."""
     found = _shards_of(indexes, listings)
     for index in found:
-        if not index.file_ids:
+        if not index.file_ids and not index.by_partition:
             path = join_path(METADATA_DIRECTORY, index.name)
             raise CorruptTableError(file=path, reason="the index has no file group here, though it is in use")
     return found
@@ -88,7 +93,8 @@ def index_shards(indexes: MetadataIndexes, listings: Mapping[str, Sequence[FileI
 def shard_ids(files: Sequence[FileInfo]) -> tuple[str, ...]:
     """The file ids of the shards that these files of a partition belong to, by number.
 
-    They are created with the partition, before any commit to it completes, and do not change.
+    They are created with the partition, before any commit to it completes, and do not change; only a record index by
+    partitions gets more.
     """
     names = [decode_metadata_base_name(file.name) or decode_log_name(file.name) for file in files]
     # Numbers have four digits, and more from the ten-thousandth on.
@@ -96,4 +102,12 @@ def shard_ids(files: Sequence[FileInfo]) -> tuple[str, ...]:
 
 
 def _shards_of(indexes: MetadataIndexes, listings: Mapping[str, Sequence[FileInfo]]) -> tuple[IndexShards, ...]:
-    return tuple(IndexShards(name, shard_ids(listings[name]), indexes.values.get(name, "")) for name in indexes.told)
+    return tuple(
+        IndexShards(
+            name,
+            shard_ids(listings[name]),
+            indexes.values.get(name, ""),
+            by_partition=name == RECORD_INDEX and indexes.keys_by_partition,
+        )
+        for name in indexes.told
+    )

@@ -1,22 +1,20 @@
 """Which partitions of a metadata table this package keeps in step, and what happens to the others.
 
-Kept in step are `files`, `column_stats`, `partition_stats`, `bloom_filters`, a record index of the whole table, and
-with it secondary indexes over columns whose texts are known. The others (expression, a record index by partitions,
-other secondary ones) stay as they are through actions that leave them right. An index that misses a commit silently
-gives wrong answers, and rebuilding it can take hours: an action that would leave one wrong is refused, unless the
-caller consents to losing it. It is then switched off before the commit that it would miss: first it is removed from the
-table's properties, then its definition and directory are deleted, as when Java drops an index.
+Kept in step are `files`, `column_stats`, `partition_stats`, `bloom_filters`, a record index, and with one of the whole
+table secondary indexes over columns whose texts are known. The others (expression, other secondary ones) stay as they
+are through actions that leave them right. An index that misses a commit silently gives wrong answers, and rebuilding it
+can take hours: an action that would leave one wrong is refused, unless the caller consents to losing it. It is then
+switched off before the commit that it would miss: first it is removed from the table's properties, then its definition
+and directory are deleted, as when Java drops an index.
 
 What an index contains decides which actions leave it right:
 
 | index | holds | compaction | log compaction | clustering |
 |---|---|---|---|---|
-| record, by partitions | the file group of each key | right: no key moves | right | wrong |
 | secondary | the keys of each value | right: no value changes | right | right |
 | expression | statistics of each file | wrong: new files | wrong: new files | wrong |
 
-A key that a log deletes leaves the record index with the delta commit that deletes it. A clean only deletes files that
-nothing refers to any more.
+A clean only deletes files that nothing refers to any more.
 """
 
 from __future__ import annotations
@@ -54,8 +52,8 @@ _MAINTAINED = (FILES, COLUMN_STATS, PARTITION_STATS)
 _TOLD = (BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX_PREFIX)
 _INDEX_VERSION = "V2"
 _STAYS_RIGHT = {
-    Operation.COMPACT: (RECORD_INDEX, SECONDARY_INDEX_PREFIX),
-    Operation.LOG_COMPACT: (RECORD_INDEX, SECONDARY_INDEX_PREFIX),
+    Operation.COMPACT: (SECONDARY_INDEX_PREFIX,),
+    Operation.LOG_COMPACT: (SECONDARY_INDEX_PREFIX,),
     Operation.CLUSTER: (SECONDARY_INDEX_PREFIX,),
     # Building an index changes no other one.
     Operation.INDEX: ("",),
@@ -68,7 +66,8 @@ class MetadataIndexes:
 
     `updated` are the metadata partitions that get a log file with each commit, `listed` what the table's
     properties should name (also those that need no update), `dropped` what has to be switched off first. `columns` are
-    those with statistics, `values` the column of each secondary index that is kept.
+    those with statistics, `values` the column of each secondary index that is kept. `keys_by_partition` tells
+    whether a record index looks for a key in its partition only.
     """
 
     updated: tuple[str, ...] = ()
@@ -76,6 +75,7 @@ class MetadataIndexes:
     dropped: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
+    keys_by_partition: bool = False
     definitions: bytes | None = None
 
     @property
@@ -89,7 +89,7 @@ class MetadataIndexes:
 
     @property
     def has_record_index(self) -> bool:
-        """Whether a record index is kept in step, which knows the keys of the whole table."""
+        """Whether a record index is kept in step."""
         return RECORD_INDEX in self.updated
 
     @property
@@ -160,9 +160,11 @@ def plan_metadata_indexes(
     kept = _MAINTAINED if keeps_stats else (FILES,)
     if BLOOM_FILTERS in named:
         kept = (*kept, BLOOM_FILTERS)
-    if RECORD_INDEX in named and not (RECORD_INDEX in known and known[RECORD_INDEX].is_partitioned):
+    by_partition = RECORD_INDEX in known and known[RECORD_INDEX].is_partitioned
+    if RECORD_INDEX in named:
         kept = (*kept, RECORD_INDEX)
-    values = _kept_values(known, [name for name in named if RECORD_INDEX in kept], told_columns)
+    # A secondary index gives keys, whose files an index of the whole table has to tell.
+    values = _kept_values(known, named if RECORD_INDEX in named and not by_partition else (), told_columns)
     kept = (*kept, *values)
     stays_right = () if operation is None else _STAYS_RIGHT.get(operation, ())
     stays = (*kept, *(name for name in named if name.startswith(stays_right)))
@@ -176,6 +178,7 @@ def plan_metadata_indexes(
         dropped=dropped,
         columns=stats.columns if stats is not None and keeps_stats else (),
         values=values,
+        keys_by_partition=by_partition,
         definitions=remaining,
     )
 

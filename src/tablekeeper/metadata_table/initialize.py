@@ -17,6 +17,7 @@ from tablekeeper.format.commit_metadata import encode_commit_metadata
 from tablekeeper.format.data_files import PARTITION_METADATA_NAME, encode_log_name, encode_partition_metadata
 from tablekeeper.format.index_definitions import add_record_index_definition
 from tablekeeper.format.index_shard import encode_empty_log
+from tablekeeper.format.key_shards import KeyShards
 from tablekeeper.format.metadata_log import MetadataBaseName, encode_metadata_base, encode_metadata_base_name
 from tablekeeper.format.metadata_records import (
     FileEntry,
@@ -26,7 +27,7 @@ from tablekeeper.format.metadata_records import (
     encode_metadata_record,
 )
 from tablekeeper.format.properties import encode_properties, table_checksum
-from tablekeeper.format.record_index import RECORD_INDEX, record_index_file_id
+from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.metadata_table.environment import LockedTable
 from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.metadata_table.indexes import INDEX_DEFINITIONS_PATH, delete_metadata_table
@@ -75,18 +76,19 @@ def begin_metadata_table(environment: LockedTable, files: Mapping[str, Mapping[s
     change_properties(storage, {METADATA_PARTITIONS_KEY: FILES})
 
 
-def begin_record_index(environment: LockedTable, shards: int, bases: Mapping[int, IndexLog]) -> None:
-    """Add a record index of so many shards with these base files to the metadata table. Under the table lock."""
+def begin_record_index(environment: LockedTable, shards: KeyShards, bases: Mapping[int, IndexLog]) -> None:
+    """Add a record index of these shards with these base files to the metadata table. Under the table lock."""
     storage = environment.storage
     config = load_table_config(storage)
-    ids = [record_index_file_id(number) for number in range(shards)]
+    ids = shards.file_ids
     _begin_partition(environment, config, RECORD_INDEX, ids, {ids[number]: base for number, base in bases.items()})
     try:
         definitions = storage.read(INDEX_DEFINITIONS_PATH)
     except NotFoundError:
         definitions = None
+    definition = add_record_index_definition(definitions, by_partition=shards.by_partition, file=INDEX_DEFINITIONS_PATH)
     environment.lease.check()
-    storage.put(INDEX_DEFINITIONS_PATH, add_record_index_definition(definitions, file=INDEX_DEFINITIONS_PATH))
+    storage.put(INDEX_DEFINITIONS_PATH, definition)
     named = dict.fromkeys([*config.metadata_partitions, RECORD_INDEX])
     change_properties(storage, {METADATA_PARTITIONS_KEY: ",".join(named)})
 

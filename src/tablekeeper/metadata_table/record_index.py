@@ -34,15 +34,20 @@ _READS_IN_A_ROW = 8
 _DIRECTORY = join_path(METADATA_DIRECTORY, RECORD_INDEX)
 
 
-def load_record_index(storage: Storage, config: TableConfig, timeline: Timeline) -> tuple[MetadataSlice, ...]:
-    """The slices of the shards, by number. `timeline` is the table's, loaded before."""
+def load_record_index(
+    storage: Storage, config: TableConfig, timeline: Timeline, *, by_partition: bool = False
+) -> tuple[MetadataSlice, ...]:
+    """The slices of the shards, by number. `timeline` is the table's, loaded before.
+
+    An index `by_partition` of a table without rows has none.
+    """
     slices = plan_metadata_slices(
         storage.list_files(_DIRECTORY),
         metadata_timeline=load_metadata_timeline(storage, config),
         data_timeline=timeline,
         archived_completion=archived_completions(storage, metadata_config(config)),
     )
-    if not slices:
+    if not slices and not by_partition:
         raise CorruptTableError(file=_DIRECTORY, reason="the record index has no file group here, though it is in use")
     return tuple(sorted(slices, key=lambda each: (len(each.file_id), each.file_id)))
 

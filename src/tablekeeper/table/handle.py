@@ -18,7 +18,12 @@ from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.format.record_index import RECORD_INDEX
 from tablekeeper.model import Operation, RequestedTime
 from tablekeeper.runtime import Runtime
-from tablekeeper.services.indexing.record_index import IndexResult, create_record_index, drop_record_index
+from tablekeeper.services.indexing.record_index import (
+    IndexResult,
+    create_record_index,
+    drop_record_index,
+    has_partitioned_index,
+)
 from tablekeeper.snapshot.schema import load_table_schema
 from tablekeeper.storage import Storage
 from tablekeeper.table.automatic_services import Hosting, InlineService, inline_services
@@ -63,15 +68,19 @@ class TableHandle:
     def create_index(self, kind: str = _RECORD, *, options: Mapping[str, object] | None = None) -> IndexResult:
         """Build the record index (`"record"`), and a metadata table if there is none; writes then look up keys in it.
 
-        The index is global: a duplicate key, for instance in two partitions, is an error. From then on every write
-        updates it, also writes by Java.
+        The index is global: a duplicate key, for instance in two partitions, is an error. The option
+        `hoodie.metadata.record.level.index.enable` makes it one by partitions, which may have the same keys. From then
+        on every write updates it, also writes by Java.
         """
         _refuse_other(kind)
         given = self._merged(options)
+        settings = RecordIndexSettings.from_options(given.given)
+        return self._build_index(given, settings, by_partition=settings.is_wanted_by_partition)
+
+    def _build_index(self, given: Options, settings: RecordIndexSettings, *, by_partition: bool) -> IndexResult:
         environment = load_environment(self._storage, given, runtime=self._runtime)
         request = prepare_write(environment, self._engine, given, Operation.INDEX, incoming=None, extra={})
-        settings = RecordIndexSettings.from_options(given.given)
-        return create_record_index(environment, self._engine, request.context, settings)
+        return create_record_index(environment, self._engine, request.context, settings, by_partition=by_partition)
 
     def drop_index(self, kind: str = _RECORD) -> IndexResult:
         """Drop the record index (`"record"`): keys are looked up in the files again."""
@@ -88,7 +97,8 @@ class TableHandle:
     ) -> WriteRequest:
         """A checked write of rows with this schema, not begun yet: for callers that stage the rows themselves."""
         look = look or self._look()
-        wants_index = incoming is not None and RecordIndexSettings.from_options(self._options.given).is_wanted
+        settings = RecordIndexSettings.from_options(self._options.given)
+        wants_index = incoming is not None and (settings.is_wanted or settings.is_wanted_by_partition)
         if wants_index and RECORD_INDEX not in look.config.metadata_partitions:
             _LOG.info("%s: %r, as the options ask", self.path, self.create_index())
             look = self._look()
@@ -133,12 +143,16 @@ class TableHandle:
 
         If it cannot be rebuilt, the rollback still counts, and a note in the yielded list says so.
         """
-        had_index = RECORD_INDEX in self.config.metadata_partitions
+        config = self.config
+        had_index = RECORD_INDEX in config.metadata_partitions
+        by_partition = had_index and has_partitioned_index(self._storage, config)
         notes: list[str] = []
         yield notes
         try:
             if had_index and RECORD_INDEX not in self.config.metadata_partitions and not self._options.flag(INDEX_DROP):
-                _LOG.warning("%s: %r", self.path, self.create_index())
+                settings = RecordIndexSettings.from_options(self._options.given)
+                result = self._build_index(self._options, settings, by_partition=by_partition)
+                _LOG.warning("%s: %r", self.path, result)
         except TablekeeperError as error:
             notes.append(
                 f"the record index was dropped and could not be rebuilt ({error}); keys are looked up in the files "

@@ -47,11 +47,8 @@ GONE = -1
 _SCHEMA = pa.schema([("key", pa.large_string()), ("place", pa.int32())])
 _TASKS_A_CORE = 2
 
-Found = tuple[pa.Array, bytes | None]
-"""Keys, and the new value of the index for all of them; None removes them."""
-
-ShardsOf = Callable[[pa.Array], npt.NDArray[np.int64]]
-"""The number of the shard of each key."""
+Found = tuple[pa.Array, npt.NDArray[np.int64], bytes | None]
+"""Keys, their shards, and the new value of the index for all of them; None removes them."""
 
 
 class Sized(Protocol):
@@ -128,18 +125,20 @@ def load_slices_before(
     return {each.group: each for each in snapshot.latest}
 
 
-def collected(context: WriteContext, found: Iterable[Found], shards_of: ShardsOf) -> Part:
+def collected(context: WriteContext, found: Iterable[Found]) -> Part:
     """What a task has found, sorted by shard."""
     values: list[bytes] = []
     keys: list[pa.Array] = [pa.array([], pa.large_string())]
     places: list[npt.NDArray[np.int32]] = [np.zeros(0, np.int32)]
-    for each, value in found:
+    numbers: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    for each, of_each, value in found:
         if value is not None and (not values or values[-1] != value):
             values.append(value)
         keys.append(each.cast(pa.large_string()))
+        numbers.append(of_each)
         places.append(np.full(len(each), GONE if value is None else len(values) - 1, np.int32))
     table = pa.table([pa.chunked_array(keys), np.concatenate(places)], schema=_SCHEMA)
-    shards = shards_of(combined(table.column(0)))
+    shards = np.concatenate(numbers)
     order = np.argsort(shards, kind="stable")
     table, shards = table.take(pa.array(order)), shards[order]
     present, starts = np.unique(shards, return_index=True)

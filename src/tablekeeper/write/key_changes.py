@@ -17,12 +17,9 @@ import pyarrow.compute as pc
 
 from tablekeeper.engine.protocol import Engine
 from tablekeeper.errors import InvalidRequestError
-from tablekeeper.format.record_index import (
-    RECORD_INDEX,
-    RecordLocation,
-    encode_record_location,
-    record_index_shards,
-)
+from tablekeeper.format.index_shard import encode_empty_log
+from tablekeeper.format.key_shards import KeyShards
+from tablekeeper.format.record_index import RECORD_INDEX, RecordLocation, encode_record_location
 from tablekeeper.metadata_table.index_changes import IndexLog
 from tablekeeper.model import CommitMetadata, FileGroupId, FileSlice, Operation, RequestedTime, WriteStat
 from tablekeeper.read.log_changes import EVERY_BLOCK
@@ -62,22 +59,25 @@ def key_logs(
     metadata: CommitMetadata,
     *,
     at_start: Timeline,
-    shards: int,
+    shards: KeyShards,
     is_tagged: bool,
 ) -> Mapping[int, IndexLog]:
     """The logs of the shards that a write changes, by number.
 
-    `is_tagged` says that the keys were looked up in the record index.
+    `is_tagged` says that the keys were looked up in the record index. In an index by partitions all shards of a partition
+    get logs, empty ones as well, so that none is missing when a commit completes.
     """
     if metadata.operation in _LEAVES_KEYS:
         return {}
     sources = _sources(environment, context, metadata, at_start=at_start, is_tagged=is_tagged)
     encode = _encode_log if metadata.operation is Operation.UPSERT else encode_shard_log
-    return _logs(engine, context, sources, shards=shards, encode=encode)
+    logs = _logs(engine, context, sources, shards=shards, encode=encode)
+    empty = IndexLog(0, partial(encode_empty_log, instant=context.instant))
+    return logs | dict.fromkeys(shards.beside(logs), empty)
 
 
 def index_slices(
-    engine: Engine, context: WriteContext, slices: Sequence[FileSlice], *, shards: int, zone: str
+    engine: Engine, context: WriteContext, slices: Sequence[FileSlice], *, shards: KeyShards, zone: str
 ) -> Mapping[int, IndexLog]:
     """Base files of the shards, by number, of a record index that knows the rows of these slices.
 
@@ -131,6 +131,11 @@ class _Source:
     merges: bool = False
 
     @property
+    def partition(self) -> str:
+        told = self.stat or self.file_slice
+        return told.group.partition if told is not None else ""
+
+    @property
     def size(self) -> int:
         below = self.file_slice.size if self.file_slice is not None else 0
         return below + (self.stat.size if self.stat is not None else 0)
@@ -140,7 +145,7 @@ class _Source:
 class _CollectTask:
     context: WriteContext
     sources: tuple[_Source, ...]
-    shards: int
+    shards: KeyShards
 
 
 def _logs(
@@ -148,9 +153,9 @@ def _logs(
     context: WriteContext,
     sources: Sequence[_Source],
     *,
-    shards: int,
+    shards: KeyShards,
     encode: Callable[[EncodeTask], EncodedLog],
-) -> Mapping[int, IndexLog]:
+) -> dict[int, IndexLog]:
     return make_logs(
         engine,
         context,
@@ -165,11 +170,15 @@ def _logs(
 def _collect(task: _CollectTask) -> Part:
     """Kernel: the keys of some files, sorted by shard."""
     found = (
-        (keys, None if location is None else encode_record_location(location))
+        (
+            keys,
+            task.shards.numbers(keys, source.partition),
+            None if location is None else encode_record_location(location),
+        )
         for source in task.sources
         for keys, location in _found(task.context, source)
     )
-    return collected(task.context, found, partial(record_index_shards, shards=task.shards))
+    return collected(task.context, found)
 
 
 def _encode_log(task: EncodeTask) -> EncodedLog:
@@ -192,8 +201,8 @@ def _encode_base(task: EncodeTask) -> EncodedLog:
     if len(repeated):
         key = keys[int(repeated[0])].as_py().decode()
         raise InvalidRequestError(
-            f"the record key {key!r} is in the table twice, and a record index knows one place for each. "
-            "Make the keys unique in the whole table (also over its partitions) first, or do without the index."
+            f"the record key {key!r} is in the table twice, and a record index knows one place for each. Make the keys "
+            "unique first (those of an index of the whole table also over its partitions), or do without the index."
         )
     return encode_shard_base(task)
 

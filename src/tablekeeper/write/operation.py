@@ -168,7 +168,7 @@ def _write_staged(request: WriteRequest, staged: Sequence[StagedBatch]) -> Write
         if request.tags_keys and slices is not None:
             beside_others = request.is_mor and write.at_start.pending_ingestion
             ends = base_ends(write.at_start, slices) if beside_others else {}
-            is_global = found is not None
+            is_global = context.looks_everywhere
             phantoms = PhantomKeys(request.engine, context, by_partition, ends, is_global=is_global)
         indexes = indexed is not None
         return _finish(
@@ -182,7 +182,10 @@ def _look_up_records(
     if not request.uses_record_index:
         return None
     load = partial(_load_input, request, write)
-    return look_up_records(request.environment, request.engine, context, write.at_start, by_partition, load=load)
+    by = request.policy.indexes.keys_by_partition
+    return look_up_records(
+        request.environment, request.engine, context, write.at_start, by_partition, load=load, by_partition=by
+    )
 
 
 def _look_up_everywhere(

@@ -104,9 +104,10 @@ class WriteRequest:
     @property
     def uses_record_index(self) -> bool:
         """Whether keys are looked up in the record index: if there is one and no other index was requested."""
-        settings = self.context.settings
-        asks = settings.index is IndexKind.RECORD_INDEX or not settings.names_index
-        return self.tags_keys and self.policy.indexes.has_record_index and asks
+        settings, indexes = self.context.settings, self.policy.indexes
+        kind = IndexKind.RECORD_LEVEL_INDEX if indexes.keys_by_partition else IndexKind.RECORD_INDEX
+        asks = settings.index is kind or not settings.names_index
+        return self.tags_keys and indexes.has_record_index and asks
 
     @property
     def writes_directly(self) -> bool:
@@ -214,7 +215,8 @@ def prepare_write(
     )
     known = KnownSchema.of(table_schema, timeline)
     request = WriteRequest(environment, engine, context, operation, dict(extra), policy, known, commits)
-    is_global = request.uses_record_index or context.settings.index.is_global
+    has_global_index = request.uses_record_index and not policy.indexes.keys_by_partition
+    is_global = has_global_index or context.settings.index.is_global
     context = replace(context, looks_everywhere=request.tags_keys and is_global)
     if operation is Operation.DELETE and incoming is not None:
         refuse_missing_keys(config, incoming, looks_everywhere=context.looks_everywhere)

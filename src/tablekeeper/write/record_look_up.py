@@ -2,8 +2,8 @@
 
 A task takes staged batches and reads the few blocks of the index that hold their keys, so that the cost depends on the
 keys and not on the table. A row whose key is in another partition than the row names goes to that partition, as with
-Java's global indexes unless they are told to move rows; its batch is staged again. An entry for a file group that does
-not exist is ignored.
+Java's global indexes unless they are told to move rows; its batch is staged again. An index by partitions is asked for
+the key in the partition that the row names. An entry for a file group that does not exist is ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from tablekeeper.engine.protocol import Engine, balanced_shares
 from tablekeeper.errors import CorruptTableError, NotFoundError
-from tablekeeper.format.record_index import RECORD_INDEX, RecordLocation, record_index_shards
+from tablekeeper.format.key_shards import KeyShards
+from tablekeeper.format.record_index import RECORD_INDEX, RecordIndexShard, RecordLocation
 from tablekeeper.metadata_table.layout import MetadataSlice
 from tablekeeper.metadata_table.record_index import load_record_index, open_record_index_shard
 from tablekeeper.record.columns import combined
@@ -49,15 +50,16 @@ def look_up_records(
     staged: Mapping[str, Sequence[StagedBatch]],
     *,
     load: Callable[[Sequence[str]], Snapshot],
+    by_partition: bool,
 ) -> LocatedRows | None:
     """Look all staged keys up in the record index as of `timeline`; None if it was dropped since.
 
-    `load` gives the slices of partitions.
+    `load` gives the slices of partitions. `by_partition` says which kind of index it is.
     """
     for rounds_left in range(_ROUNDS - 1, -1, -1):
         try:
-            shards = load_record_index(environment.storage, environment.config, timeline)
-            return _look_up_in(engine, context, shards, staged, load=load)
+            slices = load_record_index(environment.storage, environment.config, timeline, by_partition=by_partition)
+            return _look_up_in(engine, context, _Index(slices, by_partition), staged, load=load)
         except (NotFoundError, CorruptTableError):
             # Between listing and reading, a compaction of the metadata table can replace its files.
             if RECORD_INDEX not in load_table_config(environment.storage).metadata_partitions:
@@ -70,19 +72,19 @@ def look_up_records(
 def _look_up_in(
     engine: Engine,
     context: WriteContext,
-    shards: Sequence[MetadataSlice],
+    index: _Index,
     staged: Mapping[str, Sequence[StagedBatch]],
     *,
     load: Callable[[Sequence[str]], Snapshot],
 ) -> LocatedRows:
     snapshots = [load(list(staged))]
+    _refuse_missing_shards(index, snapshots[0])
     known = set(staged)
     batches = [batch for found in staged.values() for batch in found]
     count = -(-sum(batch.rows for batch in batches) // _KEYS_A_TASK)
     shares = balanced_shares([batch.rows for batch in batches], max(1, min(len(batches), count)))
     tasks = [
-        _LookUpTask(context, tuple(batches[n] for n in share), tuple(shards), _numbers(known, snapshots))
-        for share in shares
+        _LookUpTask(context, tuple(batches[n] for n in share), index, _numbers(known, snapshots)) for share in shares
     ]
     answers: dict[int, _Answer] = {}
     while len(answers) < len(tasks):
@@ -97,6 +99,14 @@ def _look_up_in(
     return LocatedRows.of(snapshots, [each for n in range(len(tasks)) for each in answers[n].located])
 
 
+def _refuse_missing_shards(index: _Index, snapshot: Snapshot) -> None:
+    """Raise `CorruptTableError` if an index by partitions knows nothing of a partition that has rows."""
+    for partition in sorted({each.group.partition for each in snapshot.latest}):
+        if not len(index.shards.of(partition)):
+            reason = f"the record index has no file group for partition {partition!r}, which has rows"
+            raise CorruptTableError(file=RECORD_INDEX, reason=reason)
+
+
 def _numbers(partitions: Iterable[str], snapshots: Sequence[Snapshot]) -> _Numbers:
     numbers: dict[str, dict[str, int]] = {path: {} for path in partitions}
     for snapshot in snapshots:
@@ -107,10 +117,22 @@ def _numbers(partitions: Iterable[str], snapshots: Sequence[Snapshot]) -> _Numbe
 
 
 @dataclass(frozen=True, slots=True)
+class _Index:
+    """The shards of the index by number."""
+
+    slices: tuple[MetadataSlice, ...]
+    by_partition: bool
+
+    @property
+    def shards(self) -> KeyShards:
+        return KeyShards(tuple(each.file_id for each in self.slices), self.by_partition)
+
+
+@dataclass(frozen=True, slots=True)
 class _LookUpTask:
     context: WriteContext
     staged: tuple[StagedBatch, ...]
-    shards: tuple[MetadataSlice, ...]
+    index: _Index
     numbers: _Numbers
 
 
@@ -126,39 +148,63 @@ def _look_up(task: _LookUpTask) -> _Answer:
     """Kernel: where the keys of some staged batches are."""
     store = task.context.store
     read = dict(each_staged(store, list(enumerate(task.staged)), columns=[KEY_COLUMN]))
-    keys = pa.chunked_array([read[place].column(KEY_COLUMN).cast(pa.large_string()) for place in range(len(read))])
-    encoded = combined(pc.dictionary_encode(keys))
-    locations = _locations(task, encoded.dictionary)
-    strays = {each.partition for each in locations if each is not None} - task.numbers.keys()
+    shards = task.index.shards
+    found: list[tuple[list[int], pa.Array, list[RecordLocation | None]]] = []
+    for partition, places in _places(task).items():
+        keys = pa.chunked_array([read[place].column(KEY_COLUMN).cast(pa.large_string()) for place in places])
+        encoded = combined(pc.dictionary_encode(keys))
+        found.append((places, encoded.indices, _locations(task, shards, encoded.dictionary, partition)))
+    strays = {each.partition for _, _, known in found for each in known if each is not None} - task.numbers.keys()
     if strays:
         return _Answer(strays=frozenset(strays))
     paths = {path: place for place, path in enumerate(task.numbers)}
-    slices = np.full(len(locations), NOWHERE, np.int32)
-    homes = np.zeros(len(locations), np.int64)
-    for place, each in enumerate(locations):
-        number = None if each is None else task.numbers[each.partition].get(each.file_id)
-        if each is not None and number is not None:
-            slices[place], homes[place] = number, paths[each.partition]
     pages: dict[str, list[tuple[StagedBatch, TagPage]]] = defaultdict(list)
-    ends = np.cumsum([batch.rows for batch in task.staged])
-    for batch, keys_of in zip(task.staged, np.split(encoded.indices.to_numpy(), ends[:-1]), strict=True):
-        home = np.where(slices[keys_of] == NOWHERE, paths[batch.partition], homes[keys_of])
-        assigned = Assigned(np.arange(batch.rows), home, slices[keys_of], np.zeros(batch.rows, bool))
-        for moved, page in stage_by_home(task.context, batch, assigned, list(paths)):
-            pages[moved.partition].append((moved, page))
-    return _Answer(tuple(keep_tags(task.context, path, found) for path, found in pages.items()))
+    for places, indices, locations in found:
+        slices = np.full(len(locations), NOWHERE, np.int32)
+        homes = np.zeros(len(locations), np.int64)
+        for place, each in enumerate(locations):
+            number = None if each is None else task.numbers[each.partition].get(each.file_id)
+            if each is not None and number is not None:
+                slices[place], homes[place] = number, paths[each.partition]
+        batches = [task.staged[place] for place in places]
+        ends = np.cumsum([batch.rows for batch in batches])
+        for batch, keys_of in zip(batches, np.split(indices.to_numpy(), ends[:-1]), strict=True):
+            home = np.where(slices[keys_of] == NOWHERE, paths[batch.partition], homes[keys_of])
+            assigned = Assigned(np.arange(batch.rows), home, slices[keys_of], np.zeros(batch.rows, bool))
+            for moved, page in stage_by_home(task.context, batch, assigned, list(paths)):
+                pages[moved.partition].append((moved, page))
+    return _Answer(tuple(keep_tags(task.context, path, kept) for path, kept in pages.items()))
 
 
-def _locations(task: _LookUpTask, keys: pa.Array) -> list[RecordLocation | None]:
-    numbers = record_index_shards(keys, shards=len(task.shards))
+def _places(task: _LookUpTask) -> dict[str, list[int]]:
+    """The places of the staged batches whose keys are looked up together, by the partition where that is."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, batch in enumerate(task.staged):
+        places[batch.partition if task.index.by_partition else ""].append(place)
+    return places
+
+
+def _locations(task: _LookUpTask, shards: KeyShards, keys: pa.Array, partition: str) -> list[RecordLocation | None]:
+    """The location of each key; `partition` matters only to an index by partitions."""
+    if not len(shards.of(partition)):
+        return [None] * len(keys)
+    numbers = shards.numbers(keys, partition)
     runtime, storage = task.context.runtime, task.context.store.storage
 
     def find(number: int) -> dict[str, RecordLocation]:
-        shard = open_record_index_shard(storage, task.shards[number], runtime=runtime)
-        shard.refuse_foreign_keys(number, shards=len(task.shards))
+        shard = open_record_index_shard(storage, task.index.slices[number], runtime=runtime)
+        _refuse_foreign_keys(shard, shards, number, partition)
         return shard.find(keys.filter(pa.array(numbers == number)).to_pylist())
 
     found: dict[str, RecordLocation] = {}
     for located in runtime.threads.map(find, np.unique(numbers).tolist(), width=_SHARDS_AT_ONCE):
         found |= located
     return [found.get(key) for key in keys.to_pylist()]
+
+
+def _refuse_foreign_keys(shard: RecordIndexShard, shards: KeyShards, number: int, partition: str) -> None:
+    """Raise `CorruptTableError` if a file of the shard belongs to another one."""
+    for file, key in shard.first_keys():
+        if shards.numbers(pa.array([key], pa.string()), partition)[0] != number:
+            reason = f"it holds keys that do not belong to shard {shards.file_ids[number]}"
+            raise CorruptTableError(file=file, reason=reason)

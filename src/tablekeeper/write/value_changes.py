@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -108,15 +107,16 @@ def _changed_group(before: FileSlice | None, group: FileGroupId, stats: list[Wri
 
 def _collect(task: _CollectTask) -> Part:
     """Kernel: the entries that some file groups add and remove, sorted by shard."""
-    found = (each for group in task.groups for each in _found(task, group))
-    return collected(task.context, found, partial(secondary_index_shards, shards=task.shards))
+    return collected(task.context, (each for group in task.groups for each in _found(task, group)))
 
 
 def _found(task: _CollectTask, group: _ChangedGroup) -> Iterator[Found]:
     among = _keys_of_logs(task.context, group.logs) if group.logs else None
     before, after = (_entries(task, each, among) for each in (group.before, group.after))
-    yield after.filter(pc.invert(pc.is_in(after, value_set=before))), SECONDARY_INDEX_VALUE
-    yield before.filter(pc.invert(pc.is_in(before, value_set=after))), None
+    new = after.filter(pc.invert(pc.is_in(after, value_set=before)))
+    yield new, secondary_index_shards(new, shards=task.shards), SECONDARY_INDEX_VALUE
+    gone = before.filter(pc.invert(pc.is_in(before, value_set=after)))
+    yield gone, secondary_index_shards(gone, shards=task.shards), None
 
 
 def _keys_of_logs(context: WriteContext, logs: tuple[LogFile, ...]) -> pa.Array:
