@@ -70,17 +70,18 @@ class World:
     def compact_logs(self, file_slice: FileSlice, instant: str) -> LogFile | None:
         context = self.context(instant)
         written = compact_logs(LogCompactionTask(context, file_slice, 0))
-        if written is None:
+        if not written:
             return None
-        name = decode_log_name(written.stat.file_name)
+        (file,) = written
+        name = decode_log_name(file.stat.file_name)
         assert name is not None
         return LogFile(
             GROUP,
             RequestedTime(instant),
             name.version,
             name.write_token,
-            written.stat.file_name,
-            written.stat.size,
+            file.stat.file_name,
+            file.stat.size,
         )
 
 

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.read import slice_rows
+from tablekeeper.read import slice_rows, spilled_changes
 from tablekeeper.read.spilled_changes import ParkedChanges
 from tablekeeper.runtime import FRUGAL_ENVIRONMENT
+from tablekeeper.write.context import WriteContext
+from tests.support.table_services import compact_logs
 
 SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("text", pa.string())])
 LITTLE = {"tablekeeper.write.task.memory.bytes": "2048"}
@@ -75,6 +77,38 @@ def test_a_compaction_by_lanes_makes_the_rows_that_one_in_memory_makes(tmp_path:
     assert little.read(columns=["id"]).column("id").to_pylist()[:150] == order[:150]
 
 
+@pytest.mark.parametrize("block_format", ["parquet", "avro"])
+def test_a_log_compaction_by_lanes_makes_logs_that_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_format: str
+) -> None:
+    path = tmp_path / "table"
+    options = {"hoodie.logfile.data.block.format": block_format}
+    table = _table(path, _rows([*range(200)], ts=5), **options)
+    table.upsert(_rows([*range(0, 200, 2)], ts=6))
+    table.delete(_rows([*range(0, 200, 10)], ts=6).select(["id"]))
+    table.upsert(_rows([*range(0, 200, 7)], ts=4))
+    table.upsert(_rows([*range(0, 200, 20)], ts=9))
+    expected = _content(table)
+    (before,) = table.files()
+    # Neither the logs nor what becomes of them fit into memory.
+    monkeypatch.setattr(WriteContext, "load_changes", None)
+    little = tk.Table.open(str(path), engine="local", options=LITTLE)
+    compact_logs(little)
+    assert _content(little) == expected
+    (after,) = table.files()
+    new = [log for log in after.logs if log not in before.logs]
+    assert len(new) > 1
+    assert [log.version for log in new] == [*range(1, len(new) + 1)]
+    table.upsert(_rows([1, 2, 3], ts=10))
+    table.delete(_rows([4, 200], ts=10).select(["id"]))
+    expected = _content(table)
+    monkeypatch.undo()
+    assert compact_logs(table).files
+    assert _content(table) == expected
+    table.compact()
+    assert _content(table) == expected
+
+
 def test_a_read_of_huge_logs_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _table(tmp_path / "table", _rows([*range(100)], ts=1))
     table.upsert(_rows([*range(50)], ts=2))
@@ -88,7 +122,7 @@ def test_a_read_of_huge_logs_gives_the_same_rows(tmp_path: Path, monkeypatch: py
             super().__init__(number)
 
     monkeypatch.setattr(slice_rows, "_LOG_BYTES", 100)
-    monkeypatch.setattr(slice_rows, "ParkedChanges", Watched)
+    monkeypatch.setattr(spilled_changes, "ParkedChanges", Watched)
     assert _content(table) == expected
     assert table.read(where="ts = 2").num_rows == filtered
     assert len(lanes) == 2

@@ -96,6 +96,8 @@ def test_a_key_is_looked_for_in_the_partition_that_its_row_names(
     assert (result.rows_inserted, result.rows_updated) == (1, 2)
     refuse_wrong_record_index(world.table)
     world.clock.advance(10)
+    with pytest.raises(InvalidRequestError, match="city"):
+        world.table.delete(trips(("a", "la")).select(["id"]))
     world.table.delete(trips(("a", "la")).select(["id", "city"]))
     assert rows(world) == [("la", "b", 6.0), ("sf", "a", 7.0), ("sf", "b", 3.0)]
     refuse_wrong_record_index(world.table)

@@ -141,7 +141,7 @@ def partial_slice(context: WriteContext) -> FileSlice:
 def test_logs_with_partial_updates_are_left_as_they_are(context: WriteContext) -> None:
     file_slice = partial_slice(context)
     before = {file.path for file in context.store.storage.walk("")}
-    assert compact_logs(LogCompactionTask(context, file_slice, 0)) is None
+    assert compact_logs(LogCompactionTask(context, file_slice, 0)) == ()
     assert {file.path for file in context.store.storage.walk("")} == before
 
 

@@ -157,11 +157,11 @@ def hand_over_changes(
     key: KeySpec,
     visibility: BlockVisibility,
     take: Callable[[int, Change], None],
-) -> list[int]:
+) -> tuple[list[int], tuple[str, ...]]:
     """The changes of `load_changes` for logs that do not fit into memory: one log, and of that a row group, at a time.
 
     `take` gets each with the number of its block. What is returned are the numbers of the blocks that count, in the
-    order in which they take effect, which is known only once all logs were seen.
+    order in which they take effect, which is known only once all logs were seen, and their instants.
     """
 
     def each_log() -> Iterator[tuple[LogFile, list[LogBlock]]]:
@@ -177,7 +177,8 @@ def hand_over_changes(
                 number += 1
             yield log, outlines
 
-    return [placed.number for placed in _effective(each_log(), visibility)]
+    blocks = _effective(each_log(), visibility)
+    return [placed.number for placed in blocks], tuple(dict.fromkeys(placed.instant for placed in blocks))
 
 
 def load_log_keys(

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from tablekeeper.errors import CorruptTableError, NotFoundError
 from tablekeeper.format.data_files import decode_base_name
 from tablekeeper.model import BaseFile, FileSlice
-from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, hand_over_changes, load_changes
-from tablekeeper.read.spilled_changes import ParkedChanges, SpilledWinners
+from tablekeeper.read.log_changes import EVERY_BLOCK, BlockVisibility, PartialRows, load_changes
+from tablekeeper.read.spilled_changes import SpilledWinners, park_changes
 from tablekeeper.read.statistics import row_group_ranges
 from tablekeeper.read.vanished import vanished_file
 from tablekeeper.record.columns import show_times
@@ -39,9 +39,6 @@ _FILE_NAME = "_hoodie_file_name"
 _PARTITION_PATH = "_hoodie_partition_path"
 _Merged: TypeAlias = "Winners | PartialWinners | SpilledWinners"
 
-# In memory, rows take a multiple of what they take packed, and the tables for merging them as much again.
-_LANES_A_LIMIT = 4
-_MOST_LANES = 1024
 _LOG_BYTES = 128 << 20
 _DAMAGE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, OSError, UnicodeDecodeError)
 """What Arrow raises for bytes that are no Parquet."""
@@ -159,22 +156,15 @@ class SliceMerge:
 
     def _spilled_changes(self) -> SpilledWinners:
         task = self._task
-        stored = sum(log.size for log in task.file_slice.logs)
-        parked = ParkedChanges(min(_MOST_LANES, -(-stored * _LANES_A_LIMIT // self._log_bytes)))
-        try:
-            order = hand_over_changes(
-                task.store.storage,
-                task.file_slice.logs,
-                schema=self._needed,
-                rule=task.rule,
-                key=task.key,
-                visibility=task.visibility,
-                take=parked.park,
-            )
-            parked.drop_all_but(order)
-        except BaseException:
-            parked.close()
-            raise
+        parked, _ = park_changes(
+            task.store.storage,
+            task.file_slice.logs,
+            limit_bytes=self._log_bytes,
+            schema=self._needed,
+            rule=task.rule,
+            key=task.key,
+            visibility=task.visibility,
+        )
         return SpilledWinners(parked, task.rule, self._needed)
 
     def _base_pieces(self) -> Iterator[pa.Table]:

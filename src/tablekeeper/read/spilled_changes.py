@@ -22,12 +22,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablekeeper.format.hashing import HASH_SPACE, spread_hashes
-from tablekeeper.read.log_changes import Change, PartialRows
+from tablekeeper.model import LogFile
+from tablekeeper.read.log_changes import BlockVisibility, Change, PartialRows, hand_over_changes
 from tablekeeper.record.columns import combined
+from tablekeeper.record.keys import KeySpec
 from tablekeeper.record.merge import KEY_COLUMN, Deletes, MergeRule, Winners, collapse
 from tablekeeper.record.partial_merge import PartialWinners
+from tablekeeper.storage import Storage
 
-__all__ = ["ParkedChanges", "SpilledWinners"]
+__all__ = ["ParkedChanges", "SpilledWinners", "park_changes"]
+
+# In memory, rows take a multiple of what they take packed, and the tables for merging them as much again.
+_LANES_A_LIMIT = 4
+_MOST_LANES = 1024
 
 _MARK = "\0by_commit_time"
 _Merged: TypeAlias = "Winners | PartialWinners"
@@ -95,6 +102,33 @@ class ParkedChanges:
             if columns is None:
                 return stream.read_all()
             return pa.Table.from_batches([batch.select(list(columns)) for batch in stream])
+
+
+def park_changes(
+    storage: Storage,
+    logs: Sequence[LogFile],
+    *,
+    limit_bytes: int,
+    schema: pa.Schema,
+    rule: MergeRule,
+    key: KeySpec,
+    visibility: BlockVisibility,
+) -> tuple[ParkedChanges, tuple[str, ...]]:
+    """The changes of logs of which so many bytes, as they are stored, may be in memory; and the instants they are of.
+
+    Lanes are so small that one fits, merged. The caller closes what it gets.
+    """
+    stored = sum(log.size for log in logs)
+    parked = ParkedChanges(min(_MOST_LANES, -(-stored * _LANES_A_LIMIT // limit_bytes)))
+    try:
+        order, instants = hand_over_changes(
+            storage, logs, schema=schema, rule=rule, key=key, visibility=visibility, take=parked.park
+        )
+        parked.drop_all_but(order)
+    except BaseException:
+        parked.close()
+        raise
+    return parked, instants
 
 
 @dataclass(slots=True)

@@ -64,8 +64,8 @@ def key_logs(
 ) -> Mapping[int, IndexLog]:
     """The logs of the shards that a write changes, by number.
 
-    `is_tagged` says that the keys were looked up in the record index. In an index by partitions all shards of a partition
-    get logs, empty ones as well, so that none is missing when a commit completes.
+    `is_tagged` says that the keys were looked up in the record index. In an index by partitions all shards of a
+    partition get logs, empty ones as well, so that none is missing when a commit completes.
     """
     if metadata.operation in _LEAVES_KEYS:
         return {}

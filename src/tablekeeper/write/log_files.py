@@ -25,15 +25,15 @@ from tablekeeper.write.staging import without_deleted
 __all__ = ["LOG_VERSION", "encode_data_block", "log_column_ranges", "log_name", "publish_log", "write_log_file"]
 
 LOG_VERSION = 1
-"""A write has one log file per file group, so its version is always the first."""
+"""A write has one log file per file group, so its version is the first."""
 
 
-def log_name(context: WriteContext, group: FileGroupId, *, task: int) -> str:
+def log_name(context: WriteContext, group: FileGroupId, *, task: int, version: int = LOG_VERSION) -> str:
     """The name of this write's log file in the file group."""
     return encode_log_name(
         file_id=group.file_id,
         instant=context.instant,
-        version=LOG_VERSION,
+        version=version,
         write_token=context.write_token(task),
     )
 

@@ -10,19 +10,27 @@ Partial updates cannot be merged without the rows that they build on: a slice wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tablekeeper.format.column_stats import merge_column_ranges
 from tablekeeper.format.log_blocks import BlockType, HeaderKey, encode_block
 from tablekeeper.format.log_deletes import encode_deletes
+from tablekeeper.format.metadata_records import ColumnRange
 from tablekeeper.model import FileSlice, WriteStat
+from tablekeeper.read.log_changes import PartialRows
+from tablekeeper.read.spilled_changes import park_changes
 from tablekeeper.record.merge import Deletes, collapse
 from tablekeeper.write.context import WriteContext
 from tablekeeper.write.log_files import LOG_VERSION, encode_data_block, log_column_ranges, log_name, publish_log
 from tablekeeper.write.results import WrittenFile
 
 __all__ = ["LogCompactionTask", "compact_logs"]
+
+# What logs may take, as they are stored, of the memory of a task.
+_LOG_SHARE = 2
 
 
 @dataclass(frozen=True)
@@ -34,40 +42,100 @@ class LogCompactionTask:
     number: int
 
 
-def compact_logs(task: LogCompactionTask) -> WrittenFile | None:
-    """Kernel: write the log file that stands in for the slice's logs; None if there is nothing to merge."""
+def compact_logs(task: LogCompactionTask) -> tuple[WrittenFile, ...]:
+    """Kernel: write the log file that stands in for the slice's logs; nothing if there is nothing to merge.
+
+    Logs that do not fit into memory are merged by ranges of key hashes (`read/spilled_changes.py`), and the result is
+    cut into several files, because a reader loads one file at a time.
+    """
     task.context.check()
-    context, file_slice = task.context, task.file_slice
-    schema = context.file_schema
-    loaded = context.load_changes(file_slice.logs, schema)
+    context = task.context
+    limit_bytes = max(1, context.within_memory().settings.task_memory_bytes // _LOG_SHARE)
+    if sum(log.size for log in task.file_slice.logs) > limit_bytes:
+        return _compact_by_lanes(task, limit_bytes)
+    loaded = context.load_changes(task.file_slice.logs, context.file_schema)
     if loaded.has_partial_rows or not loaded.changes:
-        return None
-    changes = collapse(loaded.changes, context.rule, schema=schema).as_changes()
-    if not changes:
-        return None
-    return _write(task, changes, instants=loaded.instants)
+        return ()
+    files = _NewLogs(task, loaded.instants, limit_bytes=limit_bytes)
+    files.add(collapse(loaded.changes, context.rule, schema=context.file_schema).as_changes())
+    return files.close()
 
 
-def _write(task: LogCompactionTask, changes: Sequence[pa.Table | Deletes], *, instants: tuple[str, ...]) -> WrittenFile:
-    context, file_slice, group = task.context, task.file_slice, task.file_slice.group
-    name = log_name(context, group, task=task.number)
-    header = {HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(instants)}
-    content = b"".join(_block(context, change, partition=group.partition, header=header) for change in changes)
-    path = publish_log(context, group, name, content)
-    rows = next((change for change in changes if not isinstance(change, Deletes)), None)
-    written = rows.num_rows if rows is not None else 0
-    stat = WriteStat(
-        group=group,
-        path=path,
-        size=len(content),
-        writes=written,
-        updates=written,
-        deletes=sum(len(change.keys) for change in changes if isinstance(change, Deletes)),
-        previous_commit=file_slice.base_instant.value,
-        log_version=LOG_VERSION,
-        base_file=file_slice.base.name if file_slice.base is not None else "",
+def _compact_by_lanes(task: LogCompactionTask, limit_bytes: int) -> tuple[WrittenFile, ...]:
+    context = task.context
+    parked, instants = park_changes(
+        context.store.storage,
+        task.file_slice.logs,
+        limit_bytes=limit_bytes,
+        schema=context.file_schema,
+        rule=context.rule,
+        key=context.key,
+        visibility=context.blocks,
     )
-    return WrittenFile(stat, log_column_ranges(context, rows))
+    with closing(parked):
+        if parked.has_partial_rows:
+            return ()
+        files = _NewLogs(task, instants, limit_bytes=limit_bytes)
+        for lane in range(len(parked)):
+            changes = [each for each in parked.load(lane) if not isinstance(each, PartialRows)]
+            files.add(collapse(changes, context.rule, schema=context.file_schema).as_changes())
+            context.check()
+        return files.close()
+
+
+class _NewLogs:
+    """The log files of a slice; the next one begins where the last one has `limit_bytes`."""
+
+    def __init__(self, task: LogCompactionTask, instants: Sequence[str], *, limit_bytes: int) -> None:
+        self._task = task
+        self._header = {HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(instants)}
+        self._limit_bytes = limit_bytes
+        self._written: list[WrittenFile] = []
+        self._begin()
+
+    def add(self, changes: Sequence[pa.Table | Deletes]) -> None:
+        """Append changes, no key of which was there before."""
+        context, partition = self._task.context, self._task.file_slice.group.partition
+        for change in changes:
+            self._blocks.append(_block(context, change, partition=partition, header=self._header))
+            if isinstance(change, Deletes):
+                self._deletes += len(change.keys)
+            else:
+                self._rows += change.num_rows
+                self._ranges.append(log_column_ranges(context, change))
+        if sum(map(len, self._blocks)) >= self._limit_bytes:
+            self._publish()
+
+    def close(self) -> tuple[WrittenFile, ...]:
+        """Publish the last file; all that were."""
+        if self._blocks:
+            self._publish()
+        return tuple(self._written)
+
+    def _begin(self) -> None:
+        self._blocks: list[bytes] = []
+        self._rows = self._deletes = 0
+        self._ranges: list[tuple[ColumnRange, ...]] = []
+
+    def _publish(self) -> None:
+        context, file_slice = self._task.context, self._task.file_slice
+        version = LOG_VERSION + len(self._written)
+        name = log_name(context, file_slice.group, task=self._task.number, version=version)
+        content = b"".join(self._blocks)
+        stat = WriteStat(
+            group=file_slice.group,
+            path=publish_log(context, file_slice.group, name, content),
+            size=len(content),
+            writes=self._rows,
+            updates=self._rows,
+            deletes=self._deletes,
+            previous_commit=file_slice.base_instant.value,
+            log_version=version,
+            base_file=file_slice.base.name if file_slice.base is not None else "",
+        )
+        ranges = [merge_column_ranges(of_column) for of_column in zip(*self._ranges, strict=True)]
+        self._written.append(WrittenFile(stat, tuple(ranges) or log_column_ranges(context, None)))
+        self._begin()
 
 
 def _block(

@@ -54,7 +54,7 @@ class LogCompaction(StrategyService):
         tasks = [LogCompactionTask(attempt.context, file_slice, number) for number, file_slice in enumerate(slices)]
         weights = [float(sum(log.size for log in file_slice.logs)) for file_slice in slices]
         written = attempt.engine.run(compact_logs, tasks, label="compact logs", weights=weights)
-        return Rewritten(tuple(file for file in written if file is not None))
+        return Rewritten(tuple(file for files in written for file in files))
 
 
 def _first_pending_write(timeline: Timeline) -> RequestedTime | None:
