@@ -51,7 +51,7 @@ def change_of_commit(metadata: CommitMetadata, *, ranges: Mapping[str, Sequence[
 
     Replaced file groups keep their files: readers hide them by the replace commit, until a clean deletes them.
     """
-    added: dict[str, dict[str, int]] = {partition: {} for partition in metadata.partitions}
+    added: dict[str, dict[str, int]] = {partition: {} for partition in sorted(metadata.partitions)}
     for stat in metadata.stats:
         files = added[stat.group.partition]
         files[stat.file_name] = max(stat.size, files.get(stat.file_name, 0))

@@ -18,7 +18,7 @@ def load_found_nothing(
 ) -> dict[ServiceAction, str]:
     """The newest time of the timeline, for those of `actions` whose last operation found nothing to do on it."""
     found = {}
-    for action in actions:
+    for action in sorted(actions, key=lambda each: each.value):
         wanted = OperationFilter(table_id=table_id, statuses=(Status.COMPLETED,), actions=(action,))
         for operation in store.list_operations(wanted, Page(limit=1)):
             time = operation.instant.partition("@")[2]
