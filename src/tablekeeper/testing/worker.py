@@ -141,7 +141,9 @@ class Worker:
         if self.is_disturbed and isinstance(error, CommitOutcomeUnknownError):
             return
         is_gone = isinstance(error, InvalidRequestError) and "there is no plan" in str(error)
-        if not is_gone:
+        # Whoever sleeps in the middle of a read may find that its files were cleaned or rolled back.
+        is_late = self.is_disturbed and isinstance(error, StorageError) and "Read the table again" in str(error)
+        if not (is_gone or is_late):
             self.story.complain("errors", f"{what} was told {type(error).__name__}: {error}")
 
     def _is_open(self, error: TablekeeperError) -> bool:
