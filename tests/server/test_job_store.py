@@ -276,6 +276,16 @@ def test_a_plan_that_was_taken_back_and_submitted_again_waits_again(store: SqlJo
     assert (again.operation.status, again.operation.is_deleted) == (Status.PENDING, False)
 
 
+def test_what_completes_although_it_was_taken_back_belongs_to_the_history(
+    store: SqlJobStore, running: Operation
+) -> None:
+    store.remove(running.table_id, [running.instant])
+    assert store.list_operations(OperationFilter(), Page()) == []
+    store.settle(running.lease, Signal.COMPLETE, note="it had completed when it was asked to stop")
+    (listed,) = store.list_operations(OperationFilter(), Page())
+    assert (listed.status, listed.is_deleted) == (Status.COMPLETED, False)
+
+
 def test_a_failed_plan_that_was_taken_back_is_submitted_again_as_the_new_request_says(
     store: SqlJobStore, running: Operation
 ) -> None:

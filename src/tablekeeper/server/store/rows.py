@@ -36,6 +36,7 @@ __all__ = [
     "operation_of",
     "parameters_text",
     "path_digest",
+    "shown_again",
     "table_of",
     "token_of",
 ]
@@ -74,6 +75,11 @@ def parameters_text(parameters: RunParameters) -> str:
             "extra_params": dict(parameters.extra_params),
         }
     )
+
+
+def shown_again(status: Status) -> dict[str, bool]:
+    """What changes of a removed operation when it ends: one that has completed after all belongs to the history."""
+    return {"isDeleted": False} if status is Status.COMPLETED else {}
 
 
 def table_of(row: Row[Any]) -> ManagedTable:

@@ -34,7 +34,7 @@ from tablekeeper.server.store.protocol import (
     RunningLoad,
     UnknownRecordError,
 )
-from tablekeeper.server.store.rows import attempt_of, json_text, operation_of
+from tablekeeper.server.store.rows import attempt_of, json_text, operation_of, shown_again
 from tablekeeper.server.store.schema import ATTEMPT, OPERATION, TURN
 from tablekeeper.server.store.sql_alarms import open_alarm_in
 from tablekeeper.server.store.sql_waiting import select_window
@@ -199,6 +199,7 @@ class SqlClaims:
                 running_key=None,
                 failures=held.failures + counts_as_failure,
                 note=note[:_MAX_TEXT],
+                **shown_again(after),
             )
             if ended is not None:
                 self._close_attempt(connection, lease, ended)

@@ -47,7 +47,7 @@ from tablekeeper.server.store.protocol import (
     Submitted,
     UnknownRecordError,
 )
-from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text, table_of
+from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text, shown_again, table_of
 from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, INSTANCE, OPERATION, TBL, TBL_STATE
 from tablekeeper.server.store.sql_tables import JOINED, is_of_tables
 from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
@@ -180,6 +180,7 @@ class SqlOperations:
                 update(OPERATION)
                 .where(OPERATION.c.operation_id == operation_id, OPERATION.c.status == known.status)
                 .values(status=after, finished_ms=finished, note=note[:_MAX_TEXT], update_time=database_utc_now())
+                .values(**shown_again(after))
             )
             if changed.rowcount:
                 self._close_attempts(connection, operation_id, signal, note)
