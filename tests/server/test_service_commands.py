@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tablekeeper import Table
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.cli.main import app
-from tablekeeper.cli.service_views import show_log, show_operation
+from tablekeeper.cli.service_views import show_log, show_operation, show_tables
 from tablekeeper.client import ServiceClient, ServiceUnreachableError
 from tests.support.pretended_service import pretended, says
 from tests.support.served import running_service
@@ -130,3 +130,21 @@ def test_a_certificate_that_is_not_trusted_is_told_from_a_service_that_is_not_th
     with pytest.raises(ServiceUnreachableError, match="SSL_CERT_FILE") as caught:
         client.get("/v1/tables")
     assert "Is it running?" not in str(caught.value)
+
+
+def test_the_state_of_a_table_is_told_in_the_words_of_the_pages(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    facts = {"commits_behind": 3, "behind_since_ms": 1_795_000_000_000, "pending_plans": 0}
+    table = {"db_name": "db", "base_path": "/lake", "queue": "q", "priority": 5, "quarantine": "", "paused": False}
+    seen: dict[str, dict[str, Any]] = {
+        "slow": {"facts": facts},
+        "fast": {"facts": {**facts, "behind_since_ms": None}},
+        "idle": {"facts": facts, "paused": True},
+        "sick": {"facts": facts, "quarantine": "unreadable"},
+    }
+    show_tables([{**table, "table_name": name, **more} for name, more in seen.items()], as_json=False)
+    states = {line.split()[0]: set(line.split()) for line in capsys.readouterr().out.splitlines() if "db." in line}
+    words = {"slow": "behind", "fast": "active", "idle": "paused", "sick": "quarantined"}
+    assert {name: states[f"db.{name}"] & set(words.values()) for name in words} == {n: {w} for n, w in words.items()}

@@ -150,7 +150,12 @@ def _table_row(table: Record) -> list[str]:
 
 
 def _state_of(table: Record) -> str:
-    return "quarantined" if table["quarantine"] else "paused" if table["paused"] else "active"
+    """In the words of the pages."""
+    if table["quarantine"]:
+        return "quarantined"
+    if table["paused"]:
+        return "paused"
+    return "behind" if table["facts"]["behind_since_ms"] else "active"
 
 
 def _operation_row(operation: Record) -> list[str]:
