@@ -9,7 +9,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from tablekeeper import Table
-from tablekeeper.server.model import Operation, ServiceAction, Signal, Status, is_asked_for, unplanned_instant
+from tablekeeper.server.model import (
+    Operation,
+    ServiceAction,
+    Signal,
+    Status,
+    TableFacts,
+    is_asked_for,
+    unplanned_instant,
+)
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.store.protocol import NewTable, Submission
 from tablekeeper.server.store.sql import SqlJobStore
@@ -116,3 +124,16 @@ def test_what_is_asked_for_by_hand_waits_for_no_window(
     tried = client.post(f"/v1/operations/{waiting.operation_id}/retry").json()
     assert tried["instant"] == asked["instant"]
     assert [each.operation_id for each in jobs.list_active(number)] == [waiting.operation_id]
+
+
+@pytest.mark.parametrize("service", ["compaction", "log_compaction"])
+def test_merging_logs_is_refused_where_the_last_look_found_a_table_without_logs(
+    client: TestClient, jobs: SqlJobStore, lake: Path, table: Table, service: str
+) -> None:
+    number = register(client, lake)["id"]
+    statuses = []
+    for facts in (TableFacts("20261118120000000"), TableFacts("20261118120000000", read_amplification=1.0)):
+        jobs.finish_look(number, facts, next_in_s=60.0, is_idle=True)
+        answer = client.post(f"/v1/tables/db/trips/run/{service}")
+        statuses.append((answer.status_code, answer.json().get("error", {}).get("code")))
+    assert statuses == [(400, "unfit_service"), (200, None)]

@@ -236,6 +236,11 @@ class AdminCalls:
         caller.require(Role.OPERATOR)
         table = self.find_table(caller, db_name, table_name)
         kind = ServiceAction.parse(action)
+        # Looked at, and without reads that merge logs: what never was looked at is left to its run.
+        if kind.merges_logs and table.facts.newest_time and table.facts.read_amplification is None:
+            raise RefusedCallError(
+                Refusal.UNFIT_SERVICE, f"{table.name} is a copy-on-write table: it has no logs to merge"
+            )
         for active in self._store.list_active(table.table_id):
             if active.action is kind and active.status is not Status.QUARANTINED and not active.is_planned:
                 self._ask_for(caller, active)

@@ -29,6 +29,7 @@ class Refusal(enum.Enum):
     INVALID_REQUEST = ("invalid_request", HTTPStatus.BAD_REQUEST)
     INVALID_INSTANT = ("invalid_instant", HTTPStatus.BAD_REQUEST)
     WRONG_ACTION = ("wrong_action", HTTPStatus.BAD_REQUEST)
+    UNFIT_SERVICE = ("unfit_service", HTTPStatus.BAD_REQUEST)
     UNAUTHENTICATED = ("unauthenticated", HTTPStatus.UNAUTHORIZED)
     FORBIDDEN = ("forbidden", HTTPStatus.FORBIDDEN)
     FORBIDDEN_PLACE = ("forbidden_place", HTTPStatus.FORBIDDEN)
