@@ -91,16 +91,17 @@ def test_a_plan_that_the_service_knows_is_refused_as_another_kind_too(
 
 
 @pytest.mark.parametrize("says_length", [True, False])
-def test_a_body_that_is_too_large_is_read_to_its_end_before_the_answer_goes_out(says_length: bool) -> None:
+def test_a_body_that_is_too_large_is_refused_at_once_and_read_to_its_end(says_length: bool) -> None:
     """A connection that is closed while the client still sends loses the answer that is on its way to it."""
-    pieces, seen = 8, []
+    pieces, seen = 8, list[str]()
+    told = list[tuple[int, int, bool]]()
 
     async def receive() -> Message:
         seen.append("piece")
         return {"type": "http.request", "body": b"x" * 1000, "more_body": len(seen) < pieces}
 
     async def send(message: Message) -> None:
-        seen.append(str(message.get("status", "")))
+        told.append((len(seen), message.get("status", 0), message.get("more_body", False)))
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await Request(scope, receive).body()
@@ -112,7 +113,10 @@ def test_a_body_that_is_too_large_is_read_to_its_end_before_the_answer_goes_out(
     asyncio.run(
         RequestGuard(application, gate=OpenGate(), rate=rate, body_bytes=2500, body_s=60.0)(scope, receive, send)
     )
-    assert seen == ["piece"] * pieces + ["413", ""]
+    assert len(seen) == pieces
+    # With a length it is refused before anything of it was read, and the end of the answer waits for that of the body.
+    at_once = [(0, 413, False), (0, 0, True), (pieces, 0, False)]
+    assert told == (at_once if says_length else [(pieces, 413, False), (pieces, 0, False)])
 
 
 class OpenGate(Gate):
@@ -125,3 +129,14 @@ class OpenGate(Gate):
 
     def needs_token(self) -> bool:
         return False
+
+
+@pytest.mark.parametrize(("path", "status"), [("/healthz", 200), ("/metrics", 200), ("/", 200), ("/nowhere", 404)])
+def test_head_is_answered_as_get_without_a_body(client: TestClient, path: str, status: int) -> None:
+    asked, loaded = client.head(path), client.get(path)
+    assert (asked.status_code, asked.content) == (loaded.status_code, b"") == (status, b"")
+    assert asked.headers["content-type"] == loaded.headers["content-type"]
+
+
+def test_head_calls_nothing_that_has_an_effect(client: TestClient) -> None:
+    assert client.head("/v1/hoodie/service/compact").status_code == 405

@@ -13,7 +13,7 @@ from tablekeeper.errors import TablekeeperError
 from tablekeeper.runtime import Runtime
 from tablekeeper.server.api.administration import AdminCalls
 from tablekeeper.server.api.gathered_submits import GatheredSubmits
-from tablekeeper.server.api.guards import RateLimit, RequestGuard
+from tablekeeper.server.api.guards import INTERFACE, RateLimit, RequestGuard
 from tablekeeper.server.api.overview import OverviewCalls
 from tablekeeper.server.api.permissions import Gate
 from tablekeeper.server.api.rest import RestCalls, needs, rest_application
@@ -66,7 +66,7 @@ def build_web(
     app.add_middleware(_Measured, metrics=metrics, runtime=runtime)
     rate = RateLimit(per_second=settings.limits.requests_per_s, burst=settings.limits.request_burst, runtime=runtime)
     guarded = RequestGuard(
-        app, gate=gate, rate=rate, body_bytes=settings.limits.body_bytes, body_s=settings.limits.body_s
+        _HeadAsGet(app), gate=gate, rate=rate, body_bytes=settings.limits.body_bytes, body_s=settings.limits.body_s
     )
     return Web(app, guarded, RpcCalls(gate, rate, writers, admin))
 
@@ -88,6 +88,24 @@ def _metrics_route(metrics: ServiceMetrics) -> Callable[[], Response]:
         return Response(metrics.exposed(), media_type=CONTENT_TYPE)
 
     return show_metrics
+
+
+class _HeadAsGet:
+    """Answers HEAD, which tools that watch services ask with, as GET without the body. Not below `/v1/`, where some
+    GETs have an effect."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].startswith(INTERFACE):
+            await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, without_body)
 
 
 class _Measured:

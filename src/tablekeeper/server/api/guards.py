@@ -1,6 +1,6 @@
 """What every HTTP request passes before it reaches a route: size, rate, origin, and headers on the way out.
 
-- A body that is larger than the limit, or comes too slowly, is refused while it comes in, whether or not it says its
+- A body that is larger than the limit, or comes too slowly, is refused while it comes in, and before if it says its
   length. So is an address that no caller needs.
 - Each client has a bucket of requests that fills up again; the number of buckets is bounded.
 - A page of another site must not make a browser call this service: browsers say where a request comes from, and what
@@ -27,7 +27,7 @@ from tablekeeper.server.api.permissions import Gate, is_loopback
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError, database_is_away
 from tablekeeper.server.store.database import DATABASE_AWAY
 
-__all__ = ["RateLimit", "RequestGuard", "refusal_body"]
+__all__ = ["INTERFACE", "RateLimit", "RequestGuard", "refusal_body"]
 
 _LOG = logging.getLogger(__name__)
 _CLIENTS = 10_000
@@ -35,8 +35,8 @@ _PASSED_OVER_BYTES = 64_000_000
 # Java's client names all pending instants of a table in its address.
 _ADDRESS_BYTES = 64_000
 _SAFE_SITES = ("", "same-origin", "none")
-# What is no page below it: calls of programs, some of which have an effect.
-_INTERFACE = "/v1/"
+INTERFACE = "/v1/"
+"""What is no page below it: calls of programs, some of which have an effect."""
 _HEADERS = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
     (b"x-content-type-options", b"nosniff"),
@@ -100,9 +100,13 @@ class RequestGuard:
             # A client that is told to slow down must not fill the log instead.
             level = logging.DEBUG if error.refusal is Refusal.TOO_MANY_REQUESTS else logging.INFO
             _LOG.log(level, "%s %r: %s: %s", scope["method"], scope["path"][:200], error.refusal.code, error)
-            if error.refusal is Refusal.BODY_TOO_LARGE:
-                await _pass_over(receive, until_s=asyncio.get_running_loop().time() + self._body_s)
-            await _answer(send, error)
+            if error.refusal is not Refusal.BODY_TOO_LARGE:
+                await _answer(send, error)
+                return
+            # At once, for who does not send before it is told to; the end waits for who sends meanwhile.
+            await _answer(send, error, is_ended=False)
+            await _pass_over(receive, until_s=asyncio.get_running_loop().time() + self._body_s)
+            await send({"type": "http.response.body", "body": b""})
             return
         body = _BoundedBody(receive, self._body_bytes, self._body_s)
         await self._app(scope, body.receive, _Answering(send, body).send)
@@ -204,13 +208,15 @@ async def _pass_over(receive: Receive, *, until_s: float) -> None:
                     return
 
 
-async def _answer(send: Send, error: RefusedCallError) -> None:
+async def _answer(send: Send, error: RefusedCallError, *, is_ended: bool = True) -> None:
     body = json.dumps(refusal_body(error.refusal, str(error))).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *_HEADERS]
     if error.refusal is Refusal.TOO_MANY_REQUESTS:
         headers.append((b"retry-after", b"1"))
+    if not is_ended:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": int(error.refusal.status), "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": not is_ended})
 
 
 def _too_large(limit: int) -> RefusedCallError:
@@ -220,7 +226,7 @@ def _too_large(limit: int) -> RefusedCallError:
 def _follows_link(scope: Scope, headers: Mapping[str, str]) -> bool:
     """Whether a person opens a page: in a window of its own, not in a frame, and not by a script or a form."""
     is_document = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    return is_document and scope["method"] == "GET" and not scope["path"].startswith(_INTERFACE)
+    return is_document and scope["method"] == "GET" and not scope["path"].startswith(INTERFACE)
 
 
 def _host_name(host: str) -> str:
