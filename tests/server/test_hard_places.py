@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ import pytest
 import tablekeeper as tk
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.server.app import Service, open_service
-from tablekeeper.server.model import Operation, ServiceAction, Status
+from tablekeeper.server.loops.context import make_job
+from tablekeeper.server.model import ManagedTable, Operation, ServiceAction, Status
+from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import Limits, ServerSettings, Timing
 from tablekeeper.server.store.protocol import NewTable, OperationFilter, Page
+from tablekeeper.server.timelines import TableTimelines
 from tests.support.moto_server import moto_server
 from tests.support.table_builder import TRIPS, rows_of, trips
 
@@ -117,3 +121,27 @@ def test_a_table_that_is_deleted_is_quarantined_and_goes_on_when_it_is_there_aga
     run_until(service, lambda: bool(completed(service)))
     assert rows_of(again.read(), "id", "fare") == [("a", 3.0), ("b", 1.0)]
     service.stop()
+
+
+def test_storage_options_of_other_stores_do_no_harm(tmp_path: Path, lake: Path, table: tk.Table) -> None:
+    mixed = {"region": "eu-west-1", "AWS_ENDPOINT": "http://s3", "account_name": "a", "fsync": "false"}
+    timelines = TableTimelines(mixed, SYSTEM_RUNTIME, AllowedPlaces((str(tmp_path),)))
+    path = f"file://{lake}/trips"
+    assert timelines.summary(path).newest_time == table.timeline_summary().newest_time
+    assert timelines.metadata_compactions(path) == frozenset()
+    managed = ManagedTable(1, "db", "t", path)
+    service = open_service(ServerSettings(work_dir=tmp_path / "w", storage_options=mixed), runtime=SYSTEM_RUNTIME)
+    try:
+        operation = Operation(1, 1, "clean@1", ServiceAction.CLEAN, Status.RUNNING)
+        jobs = {
+            place: make_job(service.context, operation, replace(managed, base_path=place), Policy(), 1)
+            for place in (path, "s3://lake/t", "gs://lake/t", "az://lake/t")
+        }
+    finally:
+        service.stop()
+    assert {place: sorted(job.storage_options) for place, job in jobs.items()} == {
+        path: ["fsync"],
+        "s3://lake/t": ["AWS_ENDPOINT", "region"],
+        "gs://lake/t": [],
+        "az://lake/t": ["account_name"],
+    }

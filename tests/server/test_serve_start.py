@@ -97,6 +97,12 @@ def test_an_unknown_option_of_an_engine_is_told_with_those_there_are(local: Serv
     assert "no engine has the option flnk_python: there is flink_address" in message
 
 
+def test_a_storage_option_that_no_store_knows_is_told_before_anything_is_made(local: ServerSettings) -> None:
+    message = refusal(replace(local, storage_options={"region": "eu-west-1", "regoin": "eu-west-1"}))
+    assert "no store knows the storage options regoin" in message
+    assert not local.work_dir.exists()
+
+
 def test_an_allowed_place_that_is_not_there_is_named(tmp_path: Path) -> None:
     places = AllowedPlaces((str(tmp_path), str(tmp_path / "laek"), "s3://lake"))
     assert places.missing() == (f"file://{tmp_path}/laek",)

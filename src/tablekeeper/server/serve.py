@@ -28,6 +28,7 @@ from tablekeeper.server.engines.registry import engine_names
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.web import build_web
+from tablekeeper.storage.shared_options import refuse_unknown_options
 from tablekeeper.tracing import start_tracing
 
 __all__ = ["serve"]
@@ -47,6 +48,7 @@ def serve(settings: ServerSettings, *, runtime: Runtime) -> None:
     """Run until a signal says otherwise."""
     sys.setswitchinterval(_SWITCH_S)
     _refuse_unusable_certificate(settings)
+    refuse_unknown_options(settings.storage_options)
     end_tracing = start_tracing("tablekeeper")
     # First of all: if the port is taken, nothing has been started.
     with _listening_at(settings.host, settings.port, option="--port", backlog=_BACKLOG) as door:

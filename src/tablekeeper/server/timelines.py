@@ -12,6 +12,7 @@ from tablekeeper.server.model import ServiceAction
 from tablekeeper.server.places import AllowedPlaces
 from tablekeeper.storage import open_storage
 from tablekeeper.storage.protocol import Storage
+from tablekeeper.storage.shared_options import options_for
 from tablekeeper.table import Table
 from tablekeeper.table.summary import TimelineSummary
 from tablekeeper.timeline.history import load_history
@@ -31,7 +32,9 @@ class TableTimelines:
     def __init__(self, storage_options: Mapping[str, str], runtime: Runtime, places: AllowedPlaces) -> None:
         @lru_cache(maxsize=_OPEN_TABLES)
         def opened(base_path: str) -> Table:
-            return Table.open(base_path, engine="local", storage_options=storage_options, runtime=runtime)
+            return Table.open(
+                base_path, engine="local", storage_options=options_for(base_path, storage_options), runtime=runtime
+            )
 
         self._cached = opened
         self._places = places
@@ -71,7 +74,7 @@ class TableTimelines:
 
     def _storage(self, base_path: str) -> Storage:
         self._places.recheck(base_path)
-        return open_storage(base_path, options=self._storage_options, runtime=self._runtime)
+        return open_storage(base_path, options=options_for(base_path, self._storage_options), runtime=self._runtime)
 
     def _opened(self, base_path: str) -> Table:
         # It may have been replaced by a link since it was registered.

@@ -18,11 +18,12 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from tablekeeper.errors import InvalidRequestError
 
-__all__ = ["Clients", "open_clients"]
+__all__ = ["Clients", "knows_option", "open_clients"]
 
 _DEFAULT_TIMEOUT = "60s"
 _CERTIFICATE = "root_certificate"
 _NO_RETRIES = {"max_retries": 0}
+_FACTORIES: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
 _STREAM_RETRIES = {
     "max_retries": 5,
     "retry_timeout": timedelta(seconds=60),
@@ -46,7 +47,7 @@ def open_clients(uri: str, options: Mapping[str, str]) -> Clients:
     # Settings of the connection go in with the rest: given apart, they would hide those of the environment.
     folded = {"timeout": _DEFAULT_TIMEOUT, **{name.lower(): value for name, value in options.items()}}
     certificate = {_CERTIFICATE: folded.pop(_CERTIFICATE)} if _CERTIFICATE in folded else None
-    factory: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}[scheme]
+    factory: Any = _FACTORIES[scheme]
     if factory is AzureStore:
         bucket, folded = _azure_place(uri, bucket, folded)
     try:
@@ -58,6 +59,20 @@ def open_clients(uri: str, options: Mapping[str, str]) -> Clients:
         reason = str(error).split("\n", 1)[0].rstrip(". ")
         raise InvalidRequestError(f"{uri}: {reason}. Check the names and values of the storage options.") from error
     return Clients(single=single, streaming=streaming)
+
+
+def knows_option(scheme: str, name: str) -> bool:
+    """Whether stores of this scheme have an option of this name, whatever its value."""
+    if name.lower() == _CERTIFICATE:
+        return True
+    try:
+        _FACTORIES[scheme]("bucket", config={name.lower(): ""})
+    except obs.UnknownConfigurationKeyError:
+        return False
+    except (obs.BaseError, ValueError, TypeError):
+        # The client reads the names first: this is about the value, or about what is missing beside it.
+        return True
+    return True
 
 
 def _azure_place(uri: str, authority: str, folded: dict[str, str]) -> tuple[str, dict[str, str]]:

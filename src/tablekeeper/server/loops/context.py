@@ -18,6 +18,7 @@ from tablekeeper.server.observe.metrics import ServiceMetrics
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.settings import ServerSettings
 from tablekeeper.server.store.protocol import EndedAttempt, JobStore, NewInstance
+from tablekeeper.storage.shared_options import options_for
 from tablekeeper.table.summary import TimelineSummary
 from tablekeeper.tracing import current_trace
 
@@ -121,7 +122,7 @@ def make_job(
         parameters=operation.parameters,
         options={**policy.options, **hudi_settings(operation.parameters)},
         planning=_planning(operation.action, policy),
-        storage_options=context.settings.storage_options,
+        storage_options=options_for(table.base_path, context.settings.storage_options),
         trace=current_trace() or operation.trace,
         label=log.stem,
     )
