@@ -46,6 +46,13 @@ def test_an_instance_that_dies_with_a_lease_leaves_its_operation_to_another_one(
     assert {event.process for event in outcome.story.events} >= {"one", "two", "caretaker"}
 
 
+def test_an_instance_that_starts_while_its_database_is_away_leaves_the_work_to_others() -> None:
+    outcome = served(Fault("two", 0, 1, FaultKind.ERROR_BEFORE, among="database"))
+    assert outcome.complaints == []
+    assert outcome.story.counts["service did not start"] == 1
+    assert outcome.story.counts["service operation compaction completed"] >= 1
+
+
 def test_a_worker_that_dies_is_followed_by_another_attempt() -> None:
     outcome = served(Fault("worker", 0, 4, FaultKind.DEATH_AFTER))
     assert outcome.complaints == []

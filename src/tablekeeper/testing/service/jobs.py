@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from tablekeeper.server.api.writers import SubmitRequest
 from tablekeeper.server.model import ServiceAction
 from tablekeeper.testing.jobs import job
@@ -33,7 +35,12 @@ _LIVES_S = (20.0, 60.0, 150.0, 400.0)
 def serve(worker: Worker) -> None:
     """An instance: all of its loops for a while, and then its orderly end."""
     service = worker.world.shared(Site).open_instance(worker).service
-    service.start()
+    try:
+        service.start()
+    except SQLAlchemyError:
+        # It ends with this error: an instance does not come up while its database is away.
+        worker.story.counts["service did not start"] += 1
+        return
     worker.process.sleep(worker.chance.choice(_LIVES_S))
     service.drain()
 
