@@ -146,7 +146,7 @@ def test_a_body_without_its_content_type_is_told_what_is_missing(client: TestCli
     assert "content-type" not in client.post("/v1/tables", json=[]).json()["error"]["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/operations", "/v1/tables", "/v1/alarms", "/v1/overview"])
+@pytest.mark.parametrize("path", ["/v1/operations", "/v1/tables", "/v1/alarms", "/v1/events", "/v1/overview"])
 def test_a_misspelt_filter_is_refused_and_selects_not_everything(client: TestClient, path: str) -> None:
     answer = client.get(path, params={"tabel": "trips"})
     assert (answer.status_code, code_of(answer)) == (400, "invalid_request")

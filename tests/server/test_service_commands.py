@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tablekeeper import Table
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.cli.main import app
-from tablekeeper.cli.service_views import show_log, show_operation, show_tables
+from tablekeeper.cli.service_views import show_events, show_log, show_operation, show_tables
 from tablekeeper.client import ServiceClient, ServiceUnreachableError
 from tests.support.pretended_service import pretended, says
 from tests.support.served import running_service
@@ -65,6 +65,8 @@ def test_every_command_prints_a_text_and_json(command: Command, lake: Path) -> N
     assert json.loads(command("remove", "db.trips", "--json")) == {"removed": "db.trips"}
     assert json.loads(command("add", str(lake), "--recursive", "--json"))["db_name"] == "default"
     assert [command("alarms", "--json"), command("tokens", "--json")] == ["", ""]
+    assert command("events", "--json") == ""
+    assert "why" in command("events", "--limit", "5")
     assert "id" in command("alarms")
     assert "role" in command("tokens")
 
@@ -92,6 +94,27 @@ def test_what_is_told_of_an_operation_moves_no_cursor(capsys: pytest.CaptureFixt
     assert HARMLESS in printed
     assert "2.5 s" in printed
     assert printed.replace("\n", "").isprintable()
+
+
+def test_what_happened_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    event = {"at_ms": 1_000, "table": NASTY, "operation_id": 42, "kind": "failed", "text": NASTY}
+    show_events([event, {**event, "table": "", "operation_id": None}], as_json=False)
+    printed = capsys.readouterr().out
+    assert "1970-01-01 00:00:01 UTC" in printed
+    assert HARMLESS in printed
+    assert printed.replace("\n", "").isprintable()
+
+
+def test_events_are_asked_for_by_table_operation_and_number() -> None:
+    event = {"event_id": 3, "at_ms": 1_000, "table": "db.trips", "operation_id": 42, "kind": "failed", "text": NASTY}
+    with pretended(says(json.dumps({"events": [event], "next": None}).encode())) as (address, answers):
+        for options in ([], ["--json"]):
+            arguments = ["service", "events", "db.trips", "--operation", "42", "--limit", "7", *options]
+            done = CliRunner().invoke(app, [*arguments, "--url", address])
+            assert done.exit_code == 0, done.output
+    wanted = {"db_name": "db", "table_name": "trips", "operation": "42", "after": "0", "limit": "7"}
+    assert answers.asked == [("/v1/events", wanted)] * 2
+    assert json.loads(done.stdout) == event
 
 
 def test_json_for_programs_says_the_same_without_control_characters() -> None:

@@ -206,6 +206,8 @@ def test_an_operation_that_is_refused_fails_with_an_alarm_and_can_be_tried_again
     service.alarms.run_once()
     (alarm,) = service.store.list_alarms(Page(), only_open=True)
     assert (alarm.rule, alarm.operation_id) == ("failed", failed.operation_id)
+    (event,) = service.store.list_events(Page(), operation_id=failed.operation_id)
+    assert (event.kind, event.text, event.table_id) == ("failed", failed.note, table_id)
     service.store.revive(failed.operation_id, note="again")
     service.alarms.run_once()
     assert service.store.list_alarms(Page(), only_open=True) == []

@@ -29,13 +29,15 @@ def admin(client: TestClient) -> Headers:
 
 @pytest.fixture
 def work(jobs: SqlJobStore, lake: Path) -> None:
-    """A table of each of two databases, with an operation and an alarm in a queue of its own."""
+    """A table of each of two databases, with an operation, an alarm and an event in a queue of its own."""
     for name in ("mine", "theirs"):
         table, _ = jobs.register_table(NewTable(name, f"t_{name}", f"file://{lake}/{name}", queue=f"q_{name}"))
         submission = Submission(table.table_id, "clean@now", ServiceAction.CLEAN, why=f"because of {name}")
         operation = jobs.submit(submission).operation
         jobs.open_alarm(NewAlarm(f"k{name}", "late", f"{name} is late", (), table.table_id, operation.operation_id))
+        jobs.add_event("failed", f"{name} broke", table_id=table.table_id, operation_id=operation.operation_id)
     jobs.open_alarm(NewAlarm("backlog", "backlog", "1000 operations wait in q_theirs", ()))
+    jobs.add_event("restored", "the database, with the tables of theirs")
 
 
 @pytest.mark.parametrize("limits", [{"databases": ["mine"]}, {"path_prefixes": ["{lake}/mine"]}])
@@ -65,7 +67,7 @@ def test_metrics_are_of_the_whole_lake_and_need_a_token_without_limits(client: T
 def test_no_list_count_or_page_names_what_is_outside_of_a_token(client: TestClient, lake: Path, admin: Headers) -> None:
     for limits in ({"databases": ["mine"]}, {"path_prefixes": [f"{lake}/mine"]}):
         limited = token(client, "admin", admin, **limits)
-        paths = ("/v1/tables", "/v1/operations", "/v1/queues", "/v1/alarms", "/v1/overview")
+        paths = ("/v1/tables", "/v1/operations", "/v1/queues", "/v1/alarms", "/v1/events", "/v1/overview")
         for path in paths:
             text = client.get(path, headers=limited).text
             assert "theirs" not in text, path
@@ -75,6 +77,14 @@ def test_no_list_count_or_page_names_what_is_outside_of_a_token(client: TestClie
         # Although the newest operation and alarm are of others.
         assert len(client.get("/v1/operations?limit=1", headers=limited).json()["operations"]) == 1
         assert len(client.get("/v1/alarms?limit=1", headers=limited).json()["alarms"]) == 1
+        events = client.get("/v1/events?limit=1", headers=limited).json()["events"]
+        assert [each["text"] for each in events] == ["mine broke"]
+        for query, code in (
+            ("db_name=theirs&table_name=t_theirs", "table_not_found"),
+            ("operation=2", "operation_not_found"),
+        ):
+            assert client.get(f"/v1/events?{query}", headers=limited).json()["error"]["code"] == code
+        assert client.get("/v1/events?db_name=theirs", headers=limited).json()["events"] == []
         client.cookies.set("tk_session", limited["Authorization"].partition(" ")[2])
         for path in ("/", "/tables", "/operations", "/instances", "/alarms"):
             text = client.get(path).text

@@ -22,6 +22,7 @@ from tablekeeper.cli.escapes import escaped
 from tablekeeper.cli.json_text import json_document
 from tablekeeper.cli.service_views import (
     show_alarms,
+    show_events,
     show_fields,
     show_log,
     show_operation,
@@ -328,6 +329,21 @@ def alarms(
     """Open alarms."""
     found = call.client.get("/v1/alarms", {"resolved": "true" if resolved else None})["alarms"]
     show_alarms(found, as_json=call.as_json)
+
+
+@service_command("tablekeeper service events sales.trips", "tablekeeper service events --operation 42 --json")
+def events(
+    call: ServiceCall,
+    table: Annotated[str, typer.Argument(metavar="[DB.TABLE]", help="Only those of this table.")] = "",
+    *,
+    operation: Annotated[int | None, typer.Option(metavar="ID", min=1, help="Only those of this operation.")] = None,
+    limit: Most = 50,
+) -> None:
+    """What happened to operations and tables, the newest first."""
+    db_name, table_name = _split(table) if table else ("", "")
+    query = {"db_name": db_name, "table_name": table_name, "operation": operation}
+    found = list(_pages(call.client, "/v1/events", "events", query, limit=limit))
+    show_events(found, as_json=call.as_json)
 
 
 @service_command(

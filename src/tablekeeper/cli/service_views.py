@@ -18,6 +18,7 @@ from tablekeeper.cli.screen import show_facts, show_records
 
 __all__ = [
     "show_alarms",
+    "show_events",
     "show_fields",
     "show_log",
     "show_operation",
@@ -52,6 +53,11 @@ def show_operations(found: Sequence[Record], *, as_json: bool) -> None:
 def show_alarms(found: Sequence[Record], *, as_json: bool) -> None:
     """Alarms, one a line."""
     _show(found, as_json=as_json, columns=("id", "rule", "text", "opened", "resolved"), row=_alarm_row)
+
+
+def show_events(found: Sequence[Record], *, as_json: bool) -> None:
+    """Events, one a line."""
+    _show(found, as_json=as_json, columns=("at", "table", "operation", "what", "why"), row=_event_row)
 
 
 def show_tokens(found: Sequence[Record], *, as_json: bool) -> None:
@@ -187,6 +193,11 @@ def _attempt_row(attempt: Record) -> list[str]:
 def _alarm_row(alarm: Record) -> list[str]:
     times = (_moment(alarm["opened_ms"]), _moment(alarm["resolved_ms"]))
     return [str(alarm["alarm_id"]), alarm["rule"], alarm["text"], *times]
+
+
+def _event_row(event: Record) -> list[str]:
+    about = (event["table"], str(event["operation_id"] or ""))
+    return [_moment(event["at_ms"]), *about, event["kind"], event["text"]]
 
 
 def _token_row(token: Record) -> list[str]:

@@ -19,7 +19,14 @@ from tablekeeper.server.api.overview import within
 from tablekeeper.server.api.parameters import name_of_place, parse_name
 from tablekeeper.server.api.permissions import Caller, digest_of, new_secret, parse_role
 from tablekeeper.server.api.refusals import Refusal, RefusedCallError
-from tablekeeper.server.api.shown import shown_alarm, shown_attempt, shown_instance, shown_operation, shown_table
+from tablekeeper.server.api.shown import (
+    shown_alarm,
+    shown_attempt,
+    shown_event,
+    shown_instance,
+    shown_operation,
+    shown_table,
+)
 from tablekeeper.server.api.writers import DEFAULT_DATABASE, TimelineLookup, free_name
 from tablekeeper.server.decisions.estimate import RUNS_COMPARED, Estimate, estimate_run
 from tablekeeper.server.decisions.explain import explain_operation
@@ -50,6 +57,7 @@ from tablekeeper.server.store.protocol import (
     TableFilter,
     UnknownRecordError,
 )
+from tablekeeper.server.store.wanted import EventFilter
 from tablekeeper.tracing import current_trace
 
 __all__ = ["AdminCalls", "Registration"]
@@ -368,6 +376,22 @@ class AdminCalls:
             {**shown_alarm(alarm), "table": tables[alarm.table_id].name if alarm.table_id in tables else ""}
             for alarm in alarms
         ]
+
+    def list_events(self, caller: Caller, wanted: EventFilter, page: Page) -> dict[str, Any]:
+        """What happened to the tables that the caller may see, the newest first, with the key of the next page."""
+        caller.require(Role.VIEWER)
+        table_id = None
+        if wanted.table_name:
+            table_id = self.find_table(caller, wanted.db_name or DEFAULT_DATABASE, wanted.table_name).table_id
+        if wanted.operation_id is not None:
+            self._operation(caller, wanted.operation_id)
+        seen = within(caller, TableFilter(wanted.db_name or None))
+        found = self._store.list_events(
+            _checked(page), table_id=table_id, operation_id=wanted.operation_id, tables=seen
+        )
+        tables = self._store.load_tables([each.table_id for each in found if each.table_id is not None])
+        shown = [shown_event(each, tables.get(each.table_id or 0)) for each in found]
+        return {"events": shown, "next": found[-1].event_id if len(found) == page.limit else None}
 
     def add_token(
         self, caller: Caller, *, name: str, role: str, databases: Sequence[str], path_prefixes: Sequence[str]

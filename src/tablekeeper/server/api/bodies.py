@@ -12,6 +12,7 @@ from tablekeeper.server.api.refusals import Refusal
 from tablekeeper.server.api.writers import SubmitRequest
 
 __all__ = [
+    "EVENTS_EXAMPLE",
     "POLICY_EXAMPLES",
     "CancelBody",
     "CommitCallbackBody",
@@ -29,6 +30,28 @@ POLICY_EXAMPLES = Body(
         {"fresh_within_s": 300, "max_log_files": 20, "max_read_amplification": 3.0},
     ]
 )
+EVENTS_EXAMPLE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            "application/json": {
+                "example": {
+                    "events": [
+                        {
+                            "event_id": 7,
+                            "at_ms": 1_795_000_000_000,
+                            "kind": "failed",
+                            "text": "the table has no base file for a log file",
+                            "table": "sales.trips",
+                            "operation_id": 42,
+                            "instance": "keeper-1-4711",
+                        }
+                    ],
+                    "next": None,
+                }
+            }
+        }
+    }
+}
 Text = Annotated[str, Field(max_length=2000)]
 # Many clients write null for a field that was not set.
 OptionalText = Annotated[str | None, Field(max_length=2000)]

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
 from tablekeeper.server.api.administration import AdminCalls
 from tablekeeper.server.api.bodies import (
+    EVENTS_EXAMPLE,
     POLICY_EXAMPLES,
     CancelBody,
     CommitCallbackBody,
@@ -39,6 +40,7 @@ from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import Role, ServiceAction
 from tablekeeper.server.store.database import DATABASE_AWAY
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
+from tablekeeper.server.store.wanted import EventFilter
 
 __all__ = ["RestCalls", "needs", "rest_application"]
 
@@ -398,6 +400,22 @@ def list_alarms(
 ) -> dict[str, Any]:
     """Open alarms; with `resolved` those that are over too."""
     return {"alarms": _calls(request).admin.list_alarms(caller, Page(after, limit), only_open=not resolved)}
+
+
+@_others.get("/v1/events", dependencies=[Depends(only_known_parameters)], responses=EVENTS_EXAMPLE)
+def list_events(
+    request: Request,
+    *,
+    caller: Viewer,
+    db_name: Short = "",
+    table_name: Short = "",
+    operation: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+    after: After = 0,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """What happened to operations and tables, the newest first."""
+    wanted = EventFilter(db_name, table_name, operation)
+    return _calls(request).admin.list_events(caller, wanted, Page(after, limit))
 
 
 @_others.get("/v1/tokens")

@@ -29,6 +29,7 @@ from tablekeeper.server.api.writers import SubmitRequest, WriterCalls
 from tablekeeper.server.model import ServiceAction
 from tablekeeper.server.store.database import DATABASE_AWAY
 from tablekeeper.server.store.protocol import OperationFilter, Page, TableFilter
+from tablekeeper.server.store.wanted import EventFilter
 
 __all__ = ["METHODS", "SERVICE", "RpcCalls", "grpc_server", "message_class"]
 
@@ -246,6 +247,11 @@ def _list_alarms(calls: RpcCalls, caller: Caller, message: Any) -> Any:
     return _struct({"alarms": calls.admin.list_alarms(caller, _page(message), only_open=not message.resolved)})
 
 
+def _list_events(calls: RpcCalls, caller: Caller, message: Any) -> Any:
+    wanted = EventFilter(message.db_name, message.table_name, message.operation_id or None)
+    return _struct(calls.admin.list_events(caller, wanted, _page(message)))
+
+
 METHODS: Mapping[str, tuple[str, Call]] = {
     "Submit": ("SubmitRequest", _submit),
     "Remove": ("SubmitRequest", _remove),
@@ -293,6 +299,7 @@ METHODS: Mapping[str, tuple[str, Call]] = {
     "ListInstances": ("Nothing", lambda c, who, _: _struct({"instances": c.admin.list_instances(who)})),
     "ListQueues": ("Nothing", lambda c, who, _: _struct({"queues": c.admin.list_queues(who)})),
     "ListAlarms": ("AlarmQuery", _list_alarms),
+    "ListEvents": ("EventQuery", _list_events),
 }
 """Every method: the message it takes and what it does."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tablekeeper.server.model import Alarm, Attempt, Instance, ManagedTable, Operation
+from tablekeeper.server.model import Alarm, Attempt, Event, Instance, ManagedTable, Operation
 
-__all__ = ["shown_alarm", "shown_attempt", "shown_instance", "shown_operation", "shown_table"]
+__all__ = ["shown_alarm", "shown_attempt", "shown_event", "shown_instance", "shown_operation", "shown_table"]
 
 
 def shown_table(table: ManagedTable) -> dict[str, Any]:
@@ -78,6 +78,19 @@ def shown_attempt(attempt: Attempt) -> dict[str, Any]:
 def shown_instance(instance: Instance, *, now_ms: int) -> dict[str, Any]:
     """A running service, and how long ago it was seen."""
     return {**asdict(instance), "seen_s_ago": max(0.0, (now_ms - instance.seen_ms) / 1000)}
+
+
+def shown_event(event: Event, table: ManagedTable | None) -> dict[str, Any]:
+    """Something that happened, and to what; without a table's name if it is about none."""
+    return {
+        "event_id": event.event_id,
+        "at_ms": event.at_ms,
+        "kind": event.kind,
+        "text": event.text,
+        "table": table.name if table is not None else "",
+        "operation_id": event.operation_id,
+        "instance": event.instance_id,
+    }
 
 
 def shown_alarm(alarm: Alarm) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.dashboard.rendering import (
     Form,
     calls_of,
+    happened,
     no_page,
     render,
     show_confirmation,
@@ -22,6 +23,7 @@ from tablekeeper.server.dashboard.rendering import (
 )
 from tablekeeper.server.model import Role, ServiceAction, Status
 from tablekeeper.server.store.protocol import OperationFilter, Page
+from tablekeeper.server.store.wanted import EventFilter
 
 __all__ = ["operation_pages"]
 
@@ -75,6 +77,7 @@ def operation(request: Request, operation_id: Number) -> Response:
             operation=admin.show_operation(caller, operation_id),
             reasons=admin.explain_operation(caller, operation_id),
             log=admin.operation_log(caller, operation_id),
+            events=happened(admin, caller, EventFilter(operation_id=operation_id)),
         )
 
     return show_page(request, show)

@@ -12,18 +12,22 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tablekeeper.errors import InvalidRequestError, TablekeeperError
+from tablekeeper.server.api.administration import AdminCalls
 from tablekeeper.server.api.permissions import Caller
 from tablekeeper.server.api.refusals import Refusal, refusal_of
 from tablekeeper.server.api.rest import RestCalls
 from tablekeeper.server.dashboard.session import FORM_COOKIE, check_form, form_token, page_caller
 from tablekeeper.server.dashboard.words import about_ago, filters
 from tablekeeper.server.model import Role
+from tablekeeper.server.store.protocol import Page
+from tablekeeper.server.store.wanted import EventFilter
 from tablekeeper.server.timelines import TableTimelines
 
 __all__ = [
     "Form",
     "calls_of",
     "environment",
+    "happened",
     "login_address",
     "no_page",
     "now_ms_of",
@@ -38,6 +42,7 @@ __all__ = [
 
 
 _MOST_FIELDS = 50
+_EVENTS = 10
 
 
 def environment() -> Environment:
@@ -51,6 +56,12 @@ def environment() -> Environment:
     )
     made.filters.update(filters())
     return made
+
+
+def happened(admin: AdminCalls, caller: Caller, wanted: EventFilter) -> list[dict[str, Any]]:
+    """The last events of a table or an operation, for its page."""
+    events: list[dict[str, Any]] = admin.list_events(caller, wanted, Page(limit=_EVENTS))["events"]
+    return events
 
 
 def show_page(request: Request, show: Callable[[Caller], Response]) -> Response:

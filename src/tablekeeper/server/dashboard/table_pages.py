@@ -17,6 +17,7 @@ from tablekeeper.server.dashboard.drawings import draw_amplification, draw_timel
 from tablekeeper.server.dashboard.rendering import (
     Form,
     calls_of,
+    happened,
     no_page,
     now_ms_of,
     render,
@@ -30,7 +31,7 @@ from tablekeeper.server.model import FINISHED, Role, Status
 from tablekeeper.server.policy import Policy
 from tablekeeper.server.store.overview import TableOrder
 from tablekeeper.server.store.protocol import OperationFilter, Page
-from tablekeeper.server.store.wanted import TableFilter
+from tablekeeper.server.store.wanted import EventFilter, TableFilter
 from tablekeeper.table import Table
 
 __all__ = ["table_pages"]
@@ -137,6 +138,7 @@ def table(request: Request, db_name: str, table_name: str) -> Response:
             base=_page_of(db_name, table_name),
             history=history["operations"],
             failing=_failing(history["operations"]),
+            events=happened(calls.admin, caller, EventFilter(db_name, table_name)),
             outlook=outlook,
             fault=fault,
             policy_fields=sorted(Policy.__dataclass_fields__),

@@ -17,7 +17,7 @@ from tablekeeper.server.decisions.outcomes import judge_attempt
 from tablekeeper.server.decisions.reconcile import has_completed
 from tablekeeper.server.engines.protocol import JobReport, JobState
 from tablekeeper.server.loops.context import LoopContext, Watched, about, settle
-from tablekeeper.server.model import AttemptOutcome, Operation, Signal
+from tablekeeper.server.model import AttemptOutcome, Operation, Signal, Status, transition
 from tablekeeper.server.store.protocol import EndedAttempt, LeaseLostError
 
 __all__ = ["WatchLoop"]
@@ -128,7 +128,7 @@ class WatchLoop:
         )
         if verdict.signal is not Signal.RETRY:
             store.add_event(
-                verdict.signal.name.lower(),
+                transition(Status.RUNNING, verdict.signal).word,
                 verdict.note or outcome.value,
                 table_id=operation.table_id,
                 operation_id=operation.operation_id,

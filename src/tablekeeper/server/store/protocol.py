@@ -418,8 +418,15 @@ class OperationStore(Protocol):
         instance_id: str = "",
     ) -> None: ...
 
-    def list_events(self, page: Page, *, table_id: int | None = None, operation_id: int | None = None) -> list[Event]:
-        """The newest first; `page.after` is the smallest event id seen, 0 for the beginning."""
+    def list_events(
+        self,
+        page: Page,
+        *,
+        table_id: int | None = None,
+        operation_id: int | None = None,
+        tables: TableFilter = EVERY_TABLE,
+    ) -> list[Event]:
+        """About these tables, the newest first; `page.after` is the smallest event id seen, 0 for the beginning."""
         ...
 
     def now_ms(self) -> int:

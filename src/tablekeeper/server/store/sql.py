@@ -11,6 +11,7 @@ from tablekeeper.server.store.database import Database, connect, database_now_ms
 from tablekeeper.server.store.migrate import migrate
 from tablekeeper.server.store.sql_alarms import SqlAlarms, SqlInstances, SqlTokens
 from tablekeeper.server.store.sql_claims import SqlClaims
+from tablekeeper.server.store.sql_events import SqlEvents
 from tablekeeper.server.store.sql_hastening import SqlHastening
 from tablekeeper.server.store.sql_operations import SqlOperations
 from tablekeeper.server.store.sql_overview import SqlOverview
@@ -19,7 +20,17 @@ from tablekeeper.server.store.sql_tables import SqlTables
 __all__ = ["SqlJobStore", "open_store"]
 
 
-class SqlJobStore(SqlTables, SqlOperations, SqlHastening, SqlClaims, SqlAlarms, SqlTokens, SqlInstances, SqlOverview):
+class SqlJobStore(
+    SqlTables,
+    SqlOperations,
+    SqlHastening,
+    SqlClaims,
+    SqlEvents,
+    SqlAlarms,
+    SqlTokens,
+    SqlInstances,
+    SqlOverview,
+):
     """See `protocol.JobStore`."""
 
     def migrate(self) -> None:

@@ -28,7 +28,6 @@ from tablekeeper.server.model import (
     FINISHED,
     Attempt,
     AttemptOutcome,
-    Event,
     ManagedTable,
     Operation,
     Signal,
@@ -47,7 +46,7 @@ from tablekeeper.server.store.protocol import (
     Submitted,
     UnknownRecordError,
 )
-from tablekeeper.server.store.rows import attempt_of, event_of, operation_of, parameters_text, shown_again, table_of
+from tablekeeper.server.store.rows import attempt_of, operation_of, parameters_text, shown_again, table_of
 from tablekeeper.server.store.schema import ALARM, ATTEMPT, EVENT, INSTANCE, OPERATION, TBL, TBL_STATE
 from tablekeeper.server.store.sql_tables import JOINED, is_of_tables
 from tablekeeper.server.store.wanted import EVERY_TABLE, TableFilter
@@ -207,8 +206,15 @@ class SqlOperations:
 
     def clear(self, table_id: int) -> int:
         gone = (*FINISHED, Status.PENDING, Status.QUARANTINED)
-        statement = delete(OPERATION).where(OPERATION.c.tbl_id == table_id, OPERATION.c.status.in_(gone))
-        return int(self._database.write(lambda connection: connection.execute(statement).rowcount))
+        cleared = (OPERATION.c.tbl_id == table_id, OPERATION.c.status.in_(gone))
+
+        def work(connection: Connection) -> int:
+            # An operation that gets the number of one of these later has nothing to do with what happened to it.
+            theirs = EVENT.c.operation_id.in_(select(OPERATION.c.operation_id).where(*cleared))
+            connection.execute(delete(EVENT).where(EVENT.c.tbl_id == table_id, theirs))
+            return int(connection.execute(delete(OPERATION).where(*cleared)).rowcount)
+
+        return self._database.write(work)
 
     def prune(self, *, keep_s: float, limit: int) -> int:
         def work(connection: Connection) -> int:
@@ -267,35 +273,6 @@ class SqlOperations:
         query = select(first).where(OPERATION.c.status.in_((Status.CLAIMED, Status.RUNNING)))
         left_ms = self._database.read(lambda connection: connection.execute(query).scalar_one())
         return None if left_ms is None else float(left_ms) / 1000
-
-    def add_event(
-        self,
-        kind: str,
-        text: str,
-        *,
-        table_id: int | None = None,
-        operation_id: int | None = None,
-        instance_id: str = "",
-    ) -> None:
-        statement = insert(EVENT).values(
-            at_ms=self._database.now,
-            kind=kind,
-            text=text[:_MAX_TEXT],
-            tbl_id=table_id,
-            operation_id=operation_id,
-            instance_id=instance_id,
-        )
-        self._database.write(lambda connection: connection.execute(statement))
-
-    def list_events(self, page: Page, *, table_id: int | None = None, operation_id: int | None = None) -> list[Event]:
-        query = select(EVENT).order_by(EVENT.c.event_id.desc()).limit(page.limit)
-        if table_id is not None:
-            query = query.where(EVENT.c.tbl_id == table_id)
-        if operation_id is not None:
-            query = query.where(EVENT.c.operation_id == operation_id)
-        if int(page.after):
-            query = query.where(EVENT.c.event_id < int(page.after))
-        return self._database.read(lambda connection: [event_of(row) for row in connection.execute(query)])
 
     def _close_attempts(self, connection: Connection, operation_id: int, signal: Signal, note: str) -> None:
         """An attempt whose holder is gone has ended as the timeline says."""

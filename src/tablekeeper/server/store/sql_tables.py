@@ -14,7 +14,7 @@ from tablekeeper.server.policy import DEFAULT_POLICY, Policy, parse_policy
 from tablekeeper.server.store.database import Database
 from tablekeeper.server.store.protocol import NewTable, Page, TableFilter, UnknownRecordError
 from tablekeeper.server.store.rows import actions_text, facts_text, json_text, path_digest, table_of
-from tablekeeper.server.store.schema import DATABASE_POLICY, OPERATION, TBL, TBL_STATE
+from tablekeeper.server.store.schema import DATABASE_POLICY, EVENT, OPERATION, TBL, TBL_STATE
 from tablekeeper.server.store.sql_hastening import follow_table, try_before_windows
 
 __all__ = ["JOINED", "SqlTables", "is_of_tables", "table_conditions"]
@@ -98,6 +98,8 @@ class SqlTables:
             if connection.execute(held).scalar_one():
                 raise InvalidRequestError(f"{table.name} has running operations: cancel them, or wait for their end")
             connection.execute(delete(OPERATION).where(OPERATION.c.tbl_id == table_id))
+            # Another table may get this number, and who sees that one must not read about this one.
+            connection.execute(delete(EVENT).where(EVENT.c.tbl_id == table_id))
             connection.execute(delete(TBL_STATE).where(TBL_STATE.c.tbl_id == table_id))
             connection.execute(delete(TBL).where(TBL.c.id == table_id))
 

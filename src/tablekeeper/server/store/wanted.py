@@ -1,10 +1,10 @@
-"""Which tables somebody wants."""
+"""Which tables and events somebody wants."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EVERY_TABLE", "TableFilter"]
+__all__ = ["EVERY_TABLE", "EventFilter", "TableFilter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +27,12 @@ class TableFilter:
 
 EVERY_TABLE = TableFilter()
 """The filter that leaves nothing out."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events, by the names that a request has for tables; what is left out means all."""
+
+    db_name: str = ""
+    table_name: str = ""
+    operation_id: int | None = None
