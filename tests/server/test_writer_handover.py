@@ -6,6 +6,7 @@ The service is a small HTTP server that answers as the test says; the last test 
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import pyarrow as pa
 import pytest
 
 import tablekeeper as tk
-from tablekeeper.client import Handover
+from tablekeeper.client import Handover, HandoverTable, hand_over
 from tablekeeper.config.hosting_settings import HostingSettings
 from tablekeeper.runtime import SYSTEM_RUNTIME
 from tablekeeper.services.plans.service import ServiceResult
 from tests.server.conftest import SCHEMA
+from tests.support.fake_runtime import FakeClock
 from tests.support.pretended_service import pretended, says
 from tests.support.served import free_port, running_service
 from tests.support.table_builder import TableBuilder, trips
@@ -135,6 +137,30 @@ def test_a_service_that_is_stopped_or_down_delays_a_write_no_longer_than_the_tim
         result = write_hosted(mor, hosted(f"http://127.0.0.1:{door.getsockname()[1]}"))
     assert list(mor.plans()) == []
     assert "did not take compaction over" in result.notes[0]
+
+
+def test_a_service_that_let_a_write_wait_is_not_asked_by_the_next_ones() -> None:
+    clock = FakeClock()
+    runtime = replace(SYSTEM_RUNTIME, clock=clock)
+    with pretended(says(GOOD)) as (address, service):
+        settings = HostingSettings(addresses=(address,))
+
+        def stays_silent(request: BaseHTTPRequestHandler) -> None:
+            clock.advance(settings.timeout_s)
+            hangs_up(request)
+
+        def taken() -> tuple[str, ...]:
+            table = HandoverTable("/lake/trips", "trips")
+            return hand_over(settings, table, {"compaction": []}, token="", runtime=runtime).services
+
+        service.answer = stays_silent
+        assert taken() == ()
+        service.answer = says(GOOD)
+        asked = len(service.asked)
+        clock.advance(29.0)
+        assert (taken(), len(service.asked)) == ((), asked)
+        clock.advance(2.0)
+        assert (taken(), len(service.asked)) == (("compaction",), asked + 1)
 
 
 def test_without_inline_services_what_was_not_taken_over_waits_and_the_result_says_so(mor: tk.Table) -> None:

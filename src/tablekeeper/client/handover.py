@@ -3,11 +3,13 @@
 One request a service, each with all plans of that kind that wait on the timeline, so that the next request makes up for
 one that was lost. Nothing in here fails or delays a write: whatever goes wrong is a reason in the answer, and the time
 for all requests together ends by the clock, also where a server sends a byte a second or a name is looked up for ever.
+A service that let a write wait is not asked by those of the same process that follow at once.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +18,17 @@ from tablekeeper.client.http import ServiceClient, ServiceUnreachableError, path
 from tablekeeper.config.hosting_settings import HostingSettings
 from tablekeeper.errors import TablekeeperError
 from tablekeeper.model.results import Result
-from tablekeeper.runtime import Runtime
+from tablekeeper.runtime import Clock, Runtime
 
 __all__ = ["Handover", "HandoverTable", "hand_over"]
 
 _LOG = logging.getLogger(__name__)
 _PATHS = {"compaction": "compact", "log_compaction": "logcompact", "clustering": "cluster", "clean": "clean"}
+
+_SPARED_S = 30.0
+_MOST_SILENT = 100
+_silent: dict[tuple[int, tuple[str, ...]], tuple[Clock, float]] = {}
+"""By clock and addresses: the clock, and when services at these addresses let a write wait in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +64,14 @@ def hand_over(
 ) -> Handover:
     """Ask for the services in `plans`, with the instants that wait for each. Does not raise, and ends in time."""
     taken: list[str] = []
+    begun_s = runtime.clock.monotonic_s()
+    silent_s = _silent_since_s(settings, runtime.clock)
+    if silent_s < _SPARED_S:
+        ago = f"the service did not answer in time {silent_s:.0f} s ago"
+        return Handover(settings.addresses, refusal=f"{ago}, and is asked again {_SPARED_S:g} s after that")
 
     def ask_all() -> str:
-        until_s = runtime.clock.monotonic_s() + settings.timeout_s
+        until_s = begun_s + settings.timeout_s
         for service, instants in plans.items():
             refusal = _ask(settings, _request(settings, table, service, instants), token, until_s, runtime)
             if refusal:
@@ -74,9 +86,22 @@ def hand_over(
     except Exception as error:  # noqa: BLE001 (whatever a server makes a library raise, the write has landed)
         _LOG.exception("handing services over failed unexpectedly")
         refusal = f"{type(error).__name__}: {error}"
+    if refusal and runtime.clock.monotonic_s() - begun_s > settings.timeout_s / 2:
+        _note_silence(settings, runtime.clock)
     services = tuple(taken)
     told = tuple(instant for service in services for instant in plans[service])
     return Handover(settings.addresses, services, told, refusal)
+
+
+def _silent_since_s(settings: HostingSettings, clock: Clock) -> float:
+    _, since_s = _silent.get((id(clock), settings.addresses), (clock, -math.inf))
+    return clock.monotonic_s() - since_s
+
+
+def _note_silence(settings: HostingSettings, clock: Clock) -> None:
+    if len(_silent) >= _MOST_SILENT:
+        _silent.clear()
+    _silent[id(clock), settings.addresses] = (clock, clock.monotonic_s())
 
 
 def _request(settings: HostingSettings, table: HandoverTable, service: str, instants: Sequence[str]) -> tuple[str, Any]:
