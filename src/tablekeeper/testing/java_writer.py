@@ -42,15 +42,13 @@ class _JavaStorage:
         return getattr(self._inner, name)
 
     def put(self, path: str, data: bytes, *, scope: str | None = None) -> None:
-        if path.startswith(_HEARTBEATS):
-            self._owner, data = data, b""
-        self._inner.put(path, data)
+        self._inner.put(path, self._said(path, data))
 
     def replace(self, path: str, data: bytes, *, version: str, scope: str | None = None) -> str | None:
-        return self._inner.replace(path, b"" if path.startswith(_HEARTBEATS) else data, version=version)
+        return self._inner.replace(path, self._said(path, data), version=version)
 
     def put_if_absent(self, path: str, data: bytes, *, scope: str | None = None) -> bool:
-        is_done = self._inner.put_if_absent(path, data)
+        is_done = self._inner.put_if_absent(path, self._said(path, data))
         if path.startswith(_TIMELINE) and path.endswith("commit.requested") and not self._began:
             self._began = path.rpartition("/")[2].partition(".")[0]
         return is_done
@@ -78,6 +76,13 @@ class _JavaStorage:
     def list_files(self, directory: str) -> list[FileInfo]:
         overlooked = (self._overlooked if directory == _TIMELINE else None) or frozenset()
         return [file for file in self._inner.list_files(directory) if file.name not in overlooked]
+
+    def _said(self, path: str, data: bytes) -> bytes:
+        """What others read there: nothing in a heartbeat, of which only this writer knows whose it is."""
+        if not path.startswith(_HEARTBEATS):
+            return data
+        self._owner = data
+        return b""
 
     def _is_overlooked(self, name: str) -> bool:
         instant = decode_instant_name(name)
