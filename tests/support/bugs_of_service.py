@@ -126,7 +126,7 @@ def an_attempt_that_failed_is_not_closed() -> Patch:
 
 
 @bug("requests to a service", MOR)
-def a_repeated_request_is_carried_out_again() -> Patch:
+def a_repeated_request_is_executed_again() -> Patch:
     original = SqlOperations._submit_again
 
     def submit_again(self: SqlOperations, connection: Any, submission: Any, table: Any) -> Any:

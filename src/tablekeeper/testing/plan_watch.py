@@ -46,13 +46,15 @@ class PlanWatch:
             self._refuse_hasty_end(name, instant)
             self._beats.pop(instant, None)
             return
-        if call.kind == "put":
+        if answer is False or (call.kind == "replace" and answer is None):
+            return
+        # What a process replaces of its own is renewed.
+        if call.kind != "replace" or self._beats.get(instant, (name,))[0] != name:
             other = self._at_work(instant, beside=name)
             if other:
                 self._story.complain("held", f"{name} began with {instant}, and {other} was at work on it")
             self._begins_attempt(name, instant)
-        if call.kind == "put" or answer is not None:
-            self._beats[instant] = name, self._loop.now_s
+        self._beats[instant] = name, self._loop.now_s
 
     def saw_pending(self, name: str, instant: Instant, answer: object, *, doing: str) -> None:
         """A process changed a pending state of this instant; with the answer True it has made it."""
