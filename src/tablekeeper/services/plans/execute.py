@@ -24,6 +24,7 @@ from tablekeeper.errors import (
     CorruptTableError,
     FencedError,
     InvalidRequestError,
+    NotFoundError,
     PlanCancelledError,
     StorageError,
     TablekeeperError,
@@ -114,7 +115,12 @@ def _pass_guard(
         refuse_during_restore(held, timeline, instant)
         if settings.guard:
             refuse_held(held, current, heartbeats)
-        plan, _ = threads.together(lambda: load_executable_plan(held, current), held.lease.check)
+        try:
+            plan, _ = threads.together(lambda: load_executable_plan(held, current), held.lease.check)
+        except NotFoundError:
+            # Nobody removes a plan while the lock is held here: it was lost in the meantime.
+            held.lease.check()
+            raise
         is_retry = (
             current.state is State.INFLIGHT or find_rollback(held.storage, held.config, timeline, current) is not None
         )
