@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tablekeeper.config.keys import INDEX_DROP
 from tablekeeper.errors import TablekeeperError
@@ -23,6 +24,8 @@ from tablekeeper.testing.worker import open_table
 from tablekeeper.testing.world import World
 
 __all__ = ["Machine", "RunningJob", "SimulatedEngines"]
+
+T = TypeVar("T")
 
 _DIES_WITH_MINDER = 0.4
 """How often nobody is left to say that a worker died."""
@@ -147,10 +150,10 @@ class _ProcessEngine:
     def _running(self, job_id: str) -> RunningJob:
         return next(each for each in self._machine.jobs.values() if each.job_id == job_id)
 
-    def _step(self, what: str, call: Callable[[], str | None]) -> str:
+    def _step(self, what: str, call: Callable[[], T]) -> T:
         world = self._machine.world
         about_to = Call(what, f"engine/{self._machine.name}", changes=True)
-        return take_step(self._process, world.watch, about_to, call, failure=_engine_error)  # type: ignore[return-value]
+        return take_step(self._process, world.watch, about_to, call, failure=_engine_error)
 
 
 class SimulatedEngines(Engines):
